@@ -1,0 +1,1 @@
+"""Mojo operations of weightless layers, their tests and their benchmarks; depends on Mojo only."""
