@@ -1,0 +1,1 @@
+"""Measures decode throughput of weightless layers against native dense."""
