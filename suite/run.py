@@ -1,0 +1,189 @@
+"""The main path: a plan becomes measured pairs.
+
+For each case, native dense and the case are loaded side by side in one
+process, warmed up, and timed in rounds, A B, B A, A B, ...: each round holds
+one run of either, and a drift of the machine falls on both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from suite.engines import ArmFailed, Engine, LoadRequest, Timed
+from suite.metrics import run_metrics
+from suite.models import Model, WeightsKind
+from suite.plan import ArmPath, Case, Plan
+from suite.progress import Progress
+from suite.provenance import ids_sha256
+from suite.results.model import Arm, Pair, PairStatus, Run, RunStatus
+
+WARMUP_ROUNDS = 1
+
+
+@dataclass(frozen=True)
+class Session:
+    """What every pair of a campaign shares."""
+
+    engine: Engine
+    model: Model
+    prompt_ids: tuple[int, ...]
+    progress: Progress
+
+
+class Interrupted(Exception):
+    """Ctrl-C during a pair; what ran of it is in ``pair``."""
+
+    def __init__(self, pair: Pair) -> None:
+        super().__init__("interrupted")
+        self.pair = pair
+
+
+def measure_plan(
+    plan: Plan, session: Session, *, finished: Callable[[Pair], None], skip: frozenset[str]
+) -> None:
+    """Measures the cases of ``plan`` that are not in ``skip``, in order.
+
+    Args:
+        plan: The cases and the number of rounds.
+        session: Engine, model, prompt and progress.
+        finished: Called with each pair as it ends, failed ones included.
+        skip: Ids of cases that are already measured.
+
+    Raises:
+        KeyboardInterrupt: The user stopped; pairs that ended were handed over.
+    """
+    remaining = [case for case in plan.cases if case.case_id not in skip]
+    session.progress.start(total=len(plan.cases), done=len(plan.cases) - len(remaining))
+    for case in remaining:
+        try:
+            finished(measure_pair(case, plan.rounds, session))
+        except Interrupted as stop:
+            finished(stop.pair)
+            raise KeyboardInterrupt from None
+        session.progress.case_done()
+
+
+def measure_pair(case: Case, rounds: int, session: Session) -> Pair:
+    """Measures one case against native dense.
+
+    A failure of either arm ends the pair and becomes its status; the engine
+    stays usable for the next one.
+
+    Raises:
+        Interrupted: Ctrl-C; carries the pair as far as it came.
+    """
+    arms: dict[str, Arm] = {}
+    runs: list[Run] = []
+
+    def ended(status: PairStatus, reason: str | None) -> Pair:
+        complete = sum(not run.warmup and run.status is RunStatus.OK for run in runs) // 2
+        return Pair(
+            case=case,
+            status=status,
+            reason=reason,
+            rounds=complete,
+            finished_at=datetime.now(UTC),
+            arms=tuple(arms.values()),
+            runs=tuple(runs),
+        )
+
+    try:
+        for member in (case.native, case):
+            arm = _load(member, session)
+            if arm is not None:
+                arms[member.case_id] = arm
+        for warmup, round_number, order in _schedule(case, rounds):
+            session.progress.round(case, round_number, rounds, warmup=warmup)
+            for slot, member in enumerate(order):
+                runs.append(_timed_run(member, case, round_number, slot, warmup, session))
+        session.engine.unload(case)
+    except ArmFailed as failure:
+        _unload_quietly(case, session)
+        return ended(failure.status, failure.reason)
+    except KeyboardInterrupt:
+        raise Interrupted(ended(PairStatus.INTERRUPTED, "stopped by the user")) from None
+    short = [run for run in runs if run.status is not RunStatus.OK]
+    if short:
+        return ended(PairStatus.FAILED, f"{len(short)} of {len(runs)} runs: {short[0].reason}")
+    return ended(PairStatus.OK, None)
+
+
+def _schedule(case: Case, rounds: int) -> Iterator[tuple[bool, int, tuple[Case, Case]]]:
+    """(warm-up, round, order of the arms): A B, B A, A B, ..."""
+    forward = (case.native, case)
+    for number in range(WARMUP_ROUNDS):
+        yield True, number, forward
+    for number in range(rounds):
+        yield False, number, forward if number % 2 == 0 else (case, case.native)
+
+
+def _load(case: Case, session: Session) -> Arm | None:
+    """Loads an arm unless it is there; None says that it was."""
+    if session.engine.loaded(case):
+        return None
+    session.progress.step(f"{case.label}: compile, load, check")
+    request = LoadRequest(case=case, folder=session.model.folder, prompt_ids=session.prompt_ids)
+    arm = session.engine.load(request)
+    asked = case.path
+    if asked is not ArmPath.AUTO and arm.path_ran != asked:
+        session.engine.unload(case)
+        raise ArmFailed(PairStatus.FAILED, f"asked for {asked}, the graph is {arm.path_ran}")
+    arm = replace(arm, tags=tags(arm, session.model))
+    session.progress.loaded(arm)
+    return arm
+
+
+def tags(arm: Arm, model: Model) -> tuple[str, ...]:
+    """What a reader must know beside an arm's numbers."""
+    found = []
+    if model.weights is WeightsKind.RANDOM:
+        found.append("random weights: speed only")
+    if arm.zero_factors:
+        found.append("pass-through: U is zero by construction")
+    if arm.groups_ran is not None and arm.groups_ran < model.shape.layers:
+        found.append("W0 shared without training: incoherent text")
+    return tuple(found)
+
+
+def _timed_run(
+    case: Case, pair_case: Case, number: int, slot: int, warmup: bool, session: Session
+) -> Run:
+    started_at = datetime.now(UTC)
+    timed = session.engine.run(case, session.prompt_ids)
+    tokens = sum(n for _, n in timed.events)
+    wanted = case.workload.new_tokens
+    short = None if tokens == wanted else f"{tokens} tokens instead of {wanted}"
+    session.progress.ran(case, _decode_rate(timed, session))
+    return Run(
+        case=case,
+        pair_case=pair_case,
+        round=number,
+        slot=slot,
+        warmup=warmup,
+        started_at=started_at,
+        t_send=timed.t_send,
+        events=timed.events,
+        prompt_tokens=len(session.prompt_ids),
+        cached_tokens=0,
+        prompt_ids_sha256=ids_sha256(session.prompt_ids),
+        output_ids_sha256=ids_sha256(timed.output_ids),
+        status=RunStatus.SHORT if short else RunStatus.OK,
+        reason=short,
+    )
+
+
+def _decode_rate(timed: Timed, session: Session) -> float | None:
+    metrics = run_metrics(
+        timed.t_send, timed.events, prompt_tokens=len(session.prompt_ids), cached_tokens=0
+    )
+    return metrics.decode_tok_s
+
+
+def _unload_quietly(case: Case, session: Session) -> None:
+    """Frees what may be left of a failed arm; its failure is already known."""
+    try:
+        session.engine.unload(case)
+    except ArmFailed:
+        session.engine.close()
