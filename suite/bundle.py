@@ -51,7 +51,8 @@ def write_campaign(bundle: Path, campaign: Campaign) -> None:
 def write_pair(bundle: Path, pair: Pair) -> None:
     """Adds a finished case."""
     number = len(list(bundle.glob("pair-*.json")))
-    _write_json(bundle / f"pair-{number:03}.json", asdict(pair))
+    content = {"case_id": pair.case.case_id, **asdict(pair)}
+    _write_json(bundle / f"pair-{number:03}.json", content)
 
 
 def finished_cases(bundles: Path, plan_key: str, weights_sha256: str, code: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ one run of either, and a drift of the machine falls on both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -56,13 +56,24 @@ def measure_plan(
     """
     remaining = [case for case in plan.cases if case.case_id not in skip]
     session.progress.start(total=len(plan.cases), done=len(plan.cases) - len(remaining))
-    for case in remaining:
+    for position, case in enumerate(remaining):
         try:
+            _compile_ahead([case.native, *remaining[position:]], session)
             finished(measure_pair(case, plan.rounds, session))
         except Interrupted as stop:
             finished(stop.pair)
             raise KeyboardInterrupt from None
         session.progress.case_done()
+
+
+def _compile_ahead(cases: Sequence[Case], session: Session) -> None:
+    """Uses every core to compile what comes next, while nothing is timed."""
+    session.progress.step(f"{cases[1].label}: compile")
+    session.engine.prepare([_request(case, session) for case in cases])
+
+
+def _request(case: Case, session: Session) -> LoadRequest:
+    return LoadRequest(case=case, folder=session.model.folder, prompt_ids=session.prompt_ids)
 
 
 def measure_pair(case: Case, rounds: int, session: Session) -> Pair:
@@ -123,9 +134,8 @@ def _load(case: Case, session: Session) -> Arm | None:
     """Loads an arm unless it is there; None says that it was."""
     if session.engine.loaded(case):
         return None
-    session.progress.step(f"{case.label}: compile, load, check")
-    request = LoadRequest(case=case, folder=session.model.folder, prompt_ids=session.prompt_ids)
-    arm = session.engine.load(request)
+    session.progress.step(f"{case.label}: load and check")
+    arm = session.engine.load(_request(case, session))
     asked = case.path
     if asked is not ArmPath.AUTO and arm.path_ran != asked:
         session.engine.unload(case)

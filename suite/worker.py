@@ -14,7 +14,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -33,18 +32,12 @@ from weightless_fw.core.banding import BandingError
 from weightless_fw.core.factorize import RankError
 from weightless_fw.core.select import select_path
 from weightless_fw.models.gemma3.native_cpu import native_cpu_arch
-from weightless_fw.models.gemma3.probe import ArmFacts, check_arm, read_facts
+from weightless_fw.models.gemma3.probe import check_arm, read_facts
 from weightless_fw.models.gemma3.scheme import Dimensions, resolve_scheme
 from weightless_fw.settings import Settings, SettingsError
 
 PROBE_TOKENS = 8
 """Tokens generated for the check against the reference: one prefill, seven decodes."""
-
-
-@dataclass
-class Loaded:
-    model: AutoModel
-    facts: ArmFacts
 
 
 class CompileClock:
@@ -74,7 +67,7 @@ class Worker:
     """The loaded arms and what can be asked of them."""
 
     def __init__(self) -> None:
-        self.arms: dict[str, Loaded] = {}
+        self.arms: dict[str, AutoModel] = {}
         self.compiler = CompileClock()
 
     def check(self, *, switches: list[dict[str, str]], shape: dict[str, Any]) -> dict[str, Any]:
@@ -102,33 +95,17 @@ class Worker:
 
         return {"problems": [problem(environment) for environment in switches]}
 
+    def compile(self, **arguments: Any) -> dict[str, Any]:
+        """Builds an arm into the compile cache and drops it."""
+        model, seconds = self._build(**arguments)
+        model.close()
+        return seconds
+
     def load(
-        self,
-        *,
-        arm: str,
-        path: str,
-        environment: dict[str, str],
-        folder: str,
-        device: str,
-        capture: bool,
-        max_length: int,
-        probe_ids: list[int],
-        context_tokens: float,
+        self, *, arm: str, probe_ids: list[int], context_tokens: float, **arguments: Any
     ) -> dict[str, Any]:
         """Builds an arm and checks it against the numpy reference."""
-        native = path == "native-dense"
-        started, compiled = time.monotonic(), self.compiler.seconds
-        with _environment(environment):
-            _register(native, device)
-            model = AutoModel(
-                folder,
-                devices=device,
-                device_graph_capture=capture,
-                max_length=max_length,
-                quantization_encoding="float32" if device == "cpu" else "bfloat16",
-            )
-        compile_s = self.compiler.seconds - compiled
-        load_s = time.monotonic() - started - compile_s
+        model, seconds = self._build(**arguments)
         started = time.monotonic()
         pipeline_model = model.pipeline._pipeline_model  # type: ignore[attr-defined]
         facts = read_facts(pipeline_model, context_tokens=context_tokens)
@@ -147,19 +124,42 @@ class Worker:
             assert batch.logits is not None
             return batch.sequences[0], np.asarray(batch.logits[0])
 
-        check = check_arm(pipeline_model, Path(folder), generate, len(probe_ids), PROBE_TOKENS)
-        self.arms[arm] = Loaded(model, facts)
-        return {
-            **facts.as_json(),
-            **check.as_json(),
+        folder = Path(arguments["folder"])
+        check = check_arm(pipeline_model, folder, generate, len(probe_ids), PROBE_TOKENS)
+        self.arms[arm] = model
+        check_s = time.monotonic() - started
+        return {**facts.as_json(), **check.as_json(), **seconds, "check_s": check_s}
+
+    def _build(
+        self,
+        *,
+        path: str,
+        environment: dict[str, str],
+        folder: str,
+        device: str,
+        capture: bool,
+        max_length: int,
+    ) -> tuple[AutoModel, dict[str, float]]:
+        """Builds the pipeline; seconds in the compiler and outside it."""
+        started, compiled = time.monotonic(), self.compiler.seconds
+        with _environment(environment):
+            _register(path == "native-dense", device)
+            model = AutoModel(
+                folder,
+                devices=device,
+                device_graph_capture=capture,
+                max_length=max_length,
+                quantization_encoding="float32" if device == "cpu" else "bfloat16",
+            )
+        compile_s = self.compiler.seconds - compiled
+        return model, {
             "compile_s": compile_s,
-            "load_s": load_s,
-            "check_s": time.monotonic() - started,
+            "load_s": time.monotonic() - started - compile_s,
         }
 
     def run(self, *, arm: str, tokens: list[int], new_tokens: int) -> dict[str, Any]:
         """Times one greedy request; every event is one step's tokens."""
-        model = self.arms[arm].model
+        model = self.arms[arm]
         events: list[tuple[float, int]] = []
         # Collected beforehand, so that no collection falls into the timing.
         gc.collect()
@@ -180,7 +180,7 @@ class Worker:
         }
 
     def unload(self, *, arm: str) -> dict[str, Any]:
-        self.arms.pop(arm).model.close()
+        self.arms.pop(arm).close()
         gc.collect()
         return {}
 

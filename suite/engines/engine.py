@@ -57,6 +57,13 @@ class Engine(Protocol):
             UserError: A rank or a number of bands does not fit.
         """
 
+    def prepare(self, requests: Sequence[LoadRequest]) -> None:
+        """Compiles ahead, side by side, while nothing is timed; may do nothing.
+
+        Args:
+            requests: Arms in the order they will be loaded; the first two are next.
+        """
+
     def load(self, request: LoadRequest) -> Arm:
         """Builds and checks the arm of ``request.case``."""
 

@@ -28,6 +28,9 @@ class FakeEngine:
     def check(self, cases: Sequence[Case], shape: ModelShape) -> None:
         return None
 
+    def prepare(self, requests: Sequence[LoadRequest]) -> None:
+        return None
+
     def load(self, request: LoadRequest) -> Arm:
         case = request.case
         self._runs.setdefault(case.case_id, 0)

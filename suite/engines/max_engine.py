@@ -1,20 +1,19 @@
-"""Drives ``suite.worker``, the process that imports MAX."""
+"""MAX as an engine: one worker process for timing, more of them to compile ahead."""
 
 from __future__ import annotations
 
-import json
 import os
-import queue
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+import psutil
+
+from suite.engines.compiled import is_compiled, mark_compiled
 from suite.engines.engine import ArmFailed, LoadRequest, Timed
+from suite.engines.worker_process import WorkerProcess
 from suite.errors import UserError
 from suite.models import ModelShape, decode
 from suite.plan import ArmPath, Case
@@ -26,11 +25,12 @@ CONTEXT_STEP = 256
 TIMEOUT_S = 1800
 """No single answer may take longer: a cold compile is minutes, a run seconds."""
 
-SIGKILL = 9
+COMPILE_MEMORY_FACTOR = 5
+"""Memory that building an arm takes, in sizes of the weights' files."""
 
 
 class MaxEngine:
-    """MAX in a process of its own, so that its crash is a row and not the end."""
+    """MAX in processes of its own, so that a crash is a row and not the end."""
 
     def __init__(self, *, log: Path, cache_dir: Path, waiting: Callable[[float], None]) -> None:
         """Starts nothing yet.
@@ -44,40 +44,58 @@ class MaxEngine:
         self._log = log
         self._cache_dir = cache_dir
         self._waiting = waiting
-        self._process: subprocess.Popen[str] | None = None
-        self._answers: queue.Queue[str] = queue.Queue()
+        self._worker: WorkerProcess | None = None
         self._loaded: set[str] = set()
+        self._ahead_s: dict[str, float] = {}
 
     @property
     def name(self) -> str:
         return f"max {version('max')}"
 
     def check(self, cases: Sequence[Case], shape: ModelShape) -> None:
-        answer = self._ask(
-            "check", switches=[switches(case) for case in cases], shape=asdict(shape)
-        )
+        asked = [switches(case) for case in cases]
+        answer = self._ask("check", switches=asked, shape=asdict(shape))
         for case, problem in zip(cases, answer["problems"], strict=True):
             if problem:
                 raise UserError(f"{case.label}: {problem}")
 
+    def prepare(self, requests: Sequence[LoadRequest]) -> None:
+        cold = [r for r in requests if not is_compiled(_load_arguments(r))]
+        if not any(request in cold for request in requests[:2]):
+            return
+        batch = cold[: _side_by_side(requests[0].folder)]
+        if len(batch) < 2:
+            return
+        workers = [self._start() for _ in batch]
+        try:
+            for worker, request in zip(workers, batch, strict=True):
+                worker.ask("compile", **_load_arguments(request))
+            for worker, request in zip(workers, batch, strict=True):
+                try:
+                    answer = self._await(worker)
+                except ArmFailed:
+                    # Loading it for good will fail again and say so in its row.
+                    continue
+                self._ahead_s[request.case.case_id] = answer["compile_s"]
+                mark_compiled(_load_arguments(request))
+        finally:
+            for worker in workers:
+                worker.kill()
+
     def load(self, request: LoadRequest) -> Arm:
         case, prompt = request.case, request.prompt_ids
-        needed = len(prompt) + case.workload.new_tokens
+        arguments = _load_arguments(request)
         answer = self._ask(
             "load",
+            **arguments,
             arm=case.case_id,
-            path=str(case.path),
-            environment=switches(case),
-            folder=str(request.folder),
-            device=case.device,
-            capture=case.capture,
-            max_length=-(-needed // CONTEXT_STEP) * CONTEXT_STEP,
             probe_ids=list(prompt),
             context_tokens=len(prompt) + case.workload.new_tokens / 2,
         )
+        mark_compiled(arguments)
         self._loaded.add(case.case_id)
-        probe = answer.pop("probe_ids")
-        text = decode(request.folder, probe[len(prompt) :])
+        answer["compile_s"] += self._ahead_s.pop(case.case_id, 0.0)
+        text = decode(request.folder, answer.pop("probe_ids")[len(prompt) :])
         return Arm(case=case, greedy_text=text, tags=(), **answer)
 
     def run(self, case: Case, prompt_ids: Sequence[int]) -> Timed:
@@ -103,72 +121,31 @@ class MaxEngine:
 
     def close(self) -> None:
         self._loaded.clear()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker = None
+
+    def _start(self) -> WorkerProcess:
+        return WorkerProcess(log=self._log, cache_dir=self._cache_dir)
 
     def _ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
-        process = self._process or self._start()
-        assert process.stdin is not None
+        self._worker = self._worker or self._start()
         try:
-            process.stdin.write(json.dumps({"op": operation, **arguments}) + "\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            raise self._ended(process) from None
-        answer: dict[str, Any] = json.loads(self._await_line(process, operation))
-        if not answer.pop("ok"):
-            raise ArmFailed(PairStatus(answer["kind"]), answer["message"])
-        return answer
+            self._worker.ask(operation, **arguments)
+            return self._await(self._worker)
+        except ArmFailed:
+            if not self._worker.alive:
+                self.close()
+            raise
 
-    def _await_line(self, process: subprocess.Popen[str], operation: str) -> str:
+    def _await(self, worker: WorkerProcess) -> dict[str, Any]:
         for waited in range(TIMEOUT_S):
-            try:
-                line = self._answers.get(timeout=1)
-            except queue.Empty:
-                self._waiting(waited + 1)
-                continue
-            if line:
-                return line
-            raise self._ended(process)
-        self.close()
-        raise ArmFailed(PairStatus.TIMEOUT, f"{operation} took longer than {TIMEOUT_S} s")
-
-    def _ended(self, process: subprocess.Popen[str]) -> ArmFailed:
-        """The worker is gone: what its exit says, and a fresh start next time."""
-        code = process.wait()
-        self.close()
-        if code == -SIGKILL:
-            reason = "the worker was killed (signal 9), as the kernel does when memory runs out"
-            return ArmFailed(PairStatus.OOM, reason)
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return ArmFailed(PairStatus.FAILED, f"the worker ended with {how}; see {self._log.name}")
-
-    def _start(self) -> subprocess.Popen[str]:
-        self._answers = queue.Queue()
-        with self._log.open("a") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "suite.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env={**os.environ, "WEIGHTLESS_HOME": str(self._cache_dir)},
-                cwd=Path(__file__).parents[2],
-                # Ctrl-C is for the harness, which then ends the worker itself.
-                start_new_session=True,
-            )
-        assert process.stdout is not None
-        threading.Thread(target=_forward, args=(process.stdout, self._answers), daemon=True).start()
-        self._process = process
-        return process
-
-
-def _forward(lines: IO[str], answers: queue.Queue[str]) -> None:
-    """Moves lines to the queue; an empty one says that the stream ended."""
-    for line in lines:
-        answers.put(line)
-    answers.put("")
+            answer = worker.answer(timeout_s=1)
+            if answer is not None:
+                return answer
+            self._waiting(waited + 1)
+        worker.kill()
+        raise ArmFailed(PairStatus.TIMEOUT, f"no answer from the worker in {TIMEOUT_S} s")
 
 
 def switches(case: Case) -> dict[str, str]:
@@ -182,5 +159,26 @@ def switches(case: Case) -> dict[str, str]:
         "WEIGHTLESS_GEMM": {ArmPath.GEMM: True, ArmPath.CUSTOM_OP: False}.get(case.path),
         "WEIGHTLESS_PRECOMPUTE_OUTSIDE": True if case.path is ArmPath.PRECOMPUTE else None,
     }
-    set_ones = {name: str(int(value)) for name, value in optional.items() if value is not None}
-    return {"WEIGHTLESS_RANK": str(case.rank), **set_ones}
+    chosen = {name: str(int(value)) for name, value in optional.items() if value is not None}
+    return {"WEIGHTLESS_RANK": str(case.rank), **chosen}
+
+
+def _load_arguments(request: LoadRequest) -> dict[str, Any]:
+    """What the graph of an arm depends on."""
+    case = request.case
+    needed = len(request.prompt_ids) + case.workload.new_tokens
+    return {
+        "path": str(case.path),
+        "environment": switches(case),
+        "folder": str(request.folder),
+        "device": case.device,
+        "capture": case.capture,
+        "max_length": -(-needed // CONTEXT_STEP) * CONTEXT_STEP,
+    }
+
+
+def _side_by_side(folder: Path) -> int:
+    """How many arms may be built at once on this machine's processors and memory."""
+    weights = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    fit = psutil.virtual_memory().available // max(1, COMPILE_MEMORY_FACTOR * weights)
+    return min(len(os.sched_getaffinity(0)), fit)

@@ -145,6 +145,9 @@ def _attach(connection: duckdb.DuckDBPyConnection, database: Path, temporary: Pa
         with _reading(database):
             connection.execute(f"ATTACH {_quoted(database)} AS old (READ_ONLY)")
     connection.execute(f"ATTACH {_quoted(temporary)} AS new ({_FORMAT})")
+    # In one transaction: each statement on its own would wait for the disk.
+    schema = SCHEMA.read_text(encoding="utf-8")
+    connection.execute(f"USE new; BEGIN; {schema}; COMMIT; USE memory")
     for setting in ("enable_external_access = false", "threads = 1", "lock_configuration = true"):
         connection.execute(f"SET {setting}")
     if database.exists():
@@ -157,8 +160,12 @@ def _stage(
     campaign: Campaign | None,
     pairs: Sequence[Pair],
 ) -> None:
-    """Fills the tables in memory with what is kept of ``old`` and what is added."""
-    connection.execute(SCHEMA.read_text(encoding="utf-8"))
+    """Fills tables in memory with what is kept of ``old`` and what is added.
+
+    They have no constraints; those of ``new`` are checked when it is written.
+    """
+    for table in TABLES:
+        connection.execute(f'CREATE TABLE "{table}" AS FROM new.main."{table}" LIMIT 0')
     connection.begin()
     meta = {"schema_version": str(SCHEMA_VERSION), "suite": SUITE}
     _insert(connection, "meta", ({"key": key, "value": value} for key, value in meta.items()))
@@ -168,8 +175,14 @@ def _stage(
     if database.exists():
         if campaign is not None:
             pairs = _without_worse(connection, campaign, pairs)
-        with _reading(database):
-            _keep(connection, campaign, pairs)
+        try:
+            with _reading(database):
+                _keep(connection, campaign, pairs)
+        except (duckdb.BinderException, duckdb.CatalogException, duckdb.ConversionException):
+            raise UserError(
+                f"{database} has other tables or columns than schema {SCHEMA_VERSION};"
+                " restore it with `git checkout` or name another one with --db"
+            ) from None
     if campaign is not None:
         _insert_cases(connection, database, pairs)
         _insert(connection, "pair", (pair_row(campaign, pair) for pair in pairs))
@@ -234,22 +247,21 @@ def _insert_cases(
 
 
 def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Iterable[Row]) -> None:
-    for row in rows:
-        marks = ", ".join("?" * len(row))
-        connection.execute(
-            f'INSERT INTO "{table}" ({", ".join(row)}) VALUES ({marks})', list(row.values())
-        )
+    made = list(rows)
+    if made:
+        columns, marks = ", ".join(made[0]), ", ".join("?" * len(made[0]))
+        statement = f'INSERT INTO "{table}" ({columns}) VALUES ({marks})'
+        connection.executemany(statement, [list(row.values()) for row in made])
 
 
 def _write(connection: duckdb.DuckDBPyConnection, temporary: Path) -> None:
     """Copies the tables in memory to ``new`` in key order and closes it safely."""
-    connection.execute("USE new")
-    connection.execute(SCHEMA.read_text(encoding="utf-8"))
+    connection.begin()
     for table, key in TABLES.items():
         connection.execute(
             f'INSERT INTO new.main."{table}" SELECT * FROM memory.main."{table}" ORDER BY {key}'
         )
-    connection.execute("USE memory")
+    connection.commit()
     connection.execute("CHECKPOINT new")
     connection.execute("DETACH new")
     _sync(temporary)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from max.driver import accelerator_count
 from max.pipelines.architectures.gemma3.arch import gemma3_arch
 
 from weightless_fw.models.gemma3.model import WeightlessGemma3Model
@@ -11,7 +12,8 @@ from weightless_fw.models.gemma3.model_config import WeightlessGemma3Config
 
 weightless_gemma3_arch = replace(
     gemma3_arch,
-    default_encoding=WeightlessGemma3Config.DEFAULT_ENCODING,
+    # MAX's CPU backend takes no bfloat16.
+    default_encoding="bfloat16" if accelerator_count() else "float32",
     supported_encodings=WeightlessGemma3Config.SUPPORTED_ENCODINGS,
     pipeline_model=WeightlessGemma3Model,
     config=WeightlessGemma3Config,
