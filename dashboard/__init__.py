@@ -1,0 +1,1 @@
+"""Looks at a result store. Reads it, never writes it."""
