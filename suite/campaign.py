@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -77,6 +78,8 @@ def bench(request: BenchRequest, progress: Progress, make_engine: MakeEngine) ->
             engine.check(plan.cases, model.shape)
         except BaseException:
             engine.close()
+            # Nothing was measured, so nothing is left behind.
+            shutil.rmtree(bundle, ignore_errors=True)
             raise
         campaign = _new_campaign(bundle.name, now, plan, model, engine, request)
         skip = _continued(campaign, request.bundles)
@@ -101,8 +104,9 @@ def _measure(
         pairs.append(pair)
         write_pair(bundle, pair)
         publish(request.database, campaign, pairs)
-        own = [row for row in summarise(request.database) if row.case_id == pair.case.case_id]
-        session.progress.note(f"finished {pair.case.label}: {pair.status}\n{table(own)}")
+        session.progress.note(
+            f"finished {pair.case.label}: {pair.status}\n{_own_table(pair, request)}"
+        )
 
     status = CampaignStatus.FAILED
     try:
@@ -119,6 +123,12 @@ def _measure(
         write_campaign(bundle, ended)
         publish(request.database, ended, pairs)
     return all(pair.reason is None for pair in pairs)
+
+
+def _own_table(pair: Pair, request: BenchRequest) -> str:
+    """The pair's two lines of the result table."""
+    ids = (pair.case.native.case_id, pair.case.case_id)
+    return table([row for row in summarise(request.database) if row.case_id in ids])
 
 
 def _plan(request: BenchRequest, plan: Plan) -> Plan:

@@ -54,7 +54,13 @@ class MaxEngine:
 
     def check(self, cases: Sequence[Case], shape: ModelShape) -> None:
         asked = [switches(case) for case in cases]
-        answer = self._ask("check", switches=asked, shape=asdict(shape))
+        try:
+            answer = self._ask("check", switches=asked, shape=asdict(shape))
+        except ArmFailed as failure:
+            tail = self._log.read_text().strip().splitlines()[-1:] if self._log.exists() else []
+            raise UserError(
+                f"MAX does not start: {failure.reason}: {' '.join(tail)}; run `make setup`"
+            ) from None
         for case, problem in zip(cases, answer["problems"], strict=True):
             if problem:
                 raise UserError(f"{case.label}: {problem}")

@@ -31,6 +31,7 @@ class WorkerProcess:
         """
         self._log = log
         self._answers: queue.Queue[str] = queue.Queue()
+        log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a") as stream:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "suite.worker"],

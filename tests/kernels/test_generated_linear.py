@@ -27,9 +27,13 @@ def tensor_type(*shape: int | str) -> TensorType:
     return TensorType(DType.float32, shape, DeviceRef.CPU())
 
 
-def generated_linear(x: TensorValue, w0: TensorValue, s: TensorValue, u: TensorValue, vt: TensorValue) -> TensorValue:
+def generated_linear(
+    x: TensorValue, w0: TensorValue, s: TensorValue, u: TensorValue, vt: TensorValue
+) -> TensorValue:
     y_type = TensorType(DType.float32, [x.shape[0], w0.shape[0]], DeviceRef.CPU())
-    return ops.custom("generated_linear", DeviceRef.CPU(), [x, w0, s, u, vt], out_types=[y_type])[0].tensor
+    return ops.custom("generated_linear", DeviceRef.CPU(), [x, w0, s, u, vt], out_types=[y_type])[
+        0
+    ].tensor
 
 
 def load_model(package: Path) -> Model:
@@ -45,7 +49,13 @@ def load_model(package: Path) -> Model:
         tensor_type("v_k", "v_r"),
     ]
     for index, (n, k, r) in enumerate(OP_SHAPES):
-        types += [tensor_type(f"t{index}", k), tensor_type(n, k), tensor_type(n), tensor_type(n, r), tensor_type(r, k)]
+        types += [
+            tensor_type(f"t{index}", k),
+            tensor_type(n, k),
+            tensor_type(n),
+            tensor_type(n, r),
+            tensor_type(r, k),
+        ]
     with Graph("generated_linear", input_types=types, custom_extensions=[package]) as graph:
         inputs = [value.tensor for value in graph.inputs]
         results = [generated_linear(*inputs[i : i + 5]) for i in range(5, len(inputs), 5)]
@@ -64,7 +74,13 @@ def run(model: Model, calls: list[Arrays], free_call: Arrays) -> list[np.ndarray
     """Outputs of the instances of OP_SHAPES, then of the one whose shapes are free."""
     before_x = np.full((len(free_call["x"]), 1), np.nan, np.float32)
     wide_x = np.concatenate([before_x, free_call["x"]], axis=1)
-    free = [wide_x, free_call["w0"], free_call["s"], free_call["u"], np.ascontiguousarray(free_call["vt"].T)]
+    free = [
+        wide_x,
+        free_call["w0"],
+        free_call["s"],
+        free_call["u"],
+        np.ascontiguousarray(free_call["vt"].T),
+    ]
     results = model.execute(*free, *(call[name] for call in calls for name in NAMES))
     return [result.to_numpy() for result in results]
 
@@ -121,7 +137,10 @@ def test_matches_float64_at_every_shape(model: Model, tokens: int) -> None:
 
 
 def test_instances_of_one_graph_may_have_different_token_counts(model: Model) -> None:
-    calls = [random_arrays(tokens, *shape) for tokens, shape in zip([3, 0, 130, 1, 6], OP_SHAPES, strict=True)]
+    calls = [
+        random_arrays(tokens, *shape)
+        for tokens, shape in zip([3, 0, 130, 1, 6], OP_SHAPES, strict=True)
+    ]
     for y, arrays in zip(run_shapes(model, calls), calls, strict=True):
         assert_matches_float64(y, arrays)
 
@@ -188,7 +207,9 @@ def test_views_and_shapes_known_only_at_run_time(model: Model) -> None:
         ("u", (5, 3), r"R of u \[N, R\] is 3, but R of vt \[R, K\] is 2"),
     ],
 )
-def test_shapes_that_do_not_fit_are_named(model: Model, name: str, shape: tuple[int, ...], message: str) -> None:
+def test_shapes_that_do_not_fit_are_named(
+    model: Model, name: str, shape: tuple[int, ...], message: str
+) -> None:
     arrays = random_arrays(3, 5, 8, 2)
     arrays[name] = np.ones(shape, np.float32)
     with pytest.raises(Exception, match=message):

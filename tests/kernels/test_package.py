@@ -51,7 +51,10 @@ def test_processes_that_build_at_once_agree(sources: Path, tmp_path: Path) -> No
         "print(compiled_package(Path(sys.argv[1]), Path(sys.argv[2])))"
     )
     command = [sys.executable, "-c", program, str(cache), str(sources)]
-    processes = [subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    processes = [
+        subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
     outputs = [process.communicate(timeout=120)[0].strip() for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert len(set(outputs)) == 1
@@ -67,5 +70,5 @@ def test_sources_that_do_not_compile_leave_nothing(sources: Path, tmp_path: Path
 
 
 def test_a_folder_that_is_no_package_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="it has no __init__.mojo"):
+    with pytest.raises(RuntimeError, match=r"it has no __init__\.mojo"):
         compiled_package(tmp_path / "cache", tmp_path)

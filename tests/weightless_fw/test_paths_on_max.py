@@ -5,7 +5,6 @@ are instantiated.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from max.graph import DeviceRef, Graph, TensorType, TensorValue, ops
 from max.nn.layer import LayerList, Module
 
 from kernels.package import compiled_package
+from suite.models import default_cache_dir
 from weightless_fw.core.custom_op import CustomOpLinear, generated_linear
 from weightless_fw.core.factorize import pass_through, perturb
 from weightless_fw.core.factors import Factors
@@ -29,7 +29,6 @@ from weightless_fw.core.weightless_linear import (
     WeightlessLinear,
     stacked_w0,
 )
-from suite.models import default_cache_dir
 
 WIDTH = 64
 CPU_REF = DeviceRef.CPU()
@@ -74,7 +73,9 @@ class AllPaths(Module):
         ]
 
 
-ALL_FACTORS = {name: factors_of(shape, 10 * i) for i, (name, (_, shape)) in enumerate(LINEARS.items())}
+ALL_FACTORS = {
+    name: factors_of(shape, 10 * i) for i, (name, (_, shape)) in enumerate(LINEARS.items())
+}
 SHARED_W0 = [stacked_w0(ALL_FACTORS[n]) for n, (_, shape) in LINEARS.items() if shape.shared]
 
 
@@ -155,10 +156,8 @@ def test_the_op_refuses_another_dtype() -> None:
     shapes = ([1, 64], [40, 64], [40], [40, 8], [8, 64])
     types = [TensorType(DType.bfloat16, shape, CPU_REF) for shape in shapes]
     with (
-        pytest.raises(ValueError, match="x is DType.bfloat16, the op takes float32"),
+        pytest.raises(ValueError, match=r"x is DType\.bfloat16, the op takes float32"),
         Graph("refused", input_types=types) as graph,
     ):
         generated_linear(*(value.tensor for value in graph.inputs))
         graph.output(ops.constant(0, DType.float32, CPU_REF))
-
-

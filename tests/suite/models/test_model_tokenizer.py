@@ -113,7 +113,7 @@ def test_encode_adds_bos_where_the_tokenizer_does_not(tmp_path):
 
 
 def test_encode_names_what_is_missing(tmp_path):
-    with pytest.raises(UserError, match="no tokenizer.json"):
+    with pytest.raises(UserError, match=r"no tokenizer\.json"):
         encode(tmp_path, "a")
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(UserError, match="cannot be read"):
