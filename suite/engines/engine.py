@@ -67,8 +67,8 @@ class Engine(Protocol):
     def load(self, request: LoadRequest) -> Arm:
         """Builds and checks the arm of ``request.case``."""
 
-    def run(self, case: Case, prompt_ids: Sequence[int]) -> Timed:
-        """Generates ``case.workload.new_tokens`` tokens, greedy."""
+    def run(self, case: Case, prompt_ids: Sequence[int], new_tokens: int) -> Timed:
+        """Generates ``new_tokens`` tokens, greedy, end of text ignored."""
 
     def loaded(self, case: Case) -> bool:
         """Whether the arm can run now."""

@@ -58,14 +58,13 @@ class FakeEngine:
             tags=(),
         )
 
-    def run(self, case: Case, prompt_ids: Sequence[int]) -> Timed:
-        count = case.workload.new_tokens
+    def run(self, case: Case, prompt_ids: Sequence[int], new_tokens: int) -> Timed:
         step = self._pace(case, self._runs[case.case_id])
         self._runs[case.case_id] += 1
         t_send = self._now
-        events = tuple((t_send + 2 * step + i * step, 1) for i in range(count))
+        events = tuple((t_send + 2 * step + i * step, 1) for i in range(new_tokens))
         self._now = events[-1][0] + 1.0
-        return Timed(t_send=t_send, events=events, output_ids=tuple(range(count)))
+        return Timed(t_send=t_send, events=events, output_ids=tuple(range(new_tokens)))
 
     def loaded(self, case: Case) -> bool:
         return case.case_id in self._runs

@@ -52,17 +52,17 @@ class Troubled(FakeEngine):
             raise self._error()
         return super().load(request)
 
-    def run(self, case: Case, prompt_ids: Sequence[int]) -> Timed:
+    def run(self, case: Case, prompt_ids: Sequence[int], new_tokens: int) -> Timed:
         if case.path is self._path and self._runs[case.case_id] == self._at_run:
             if not self._drop:
                 raise self._error()
-            timed = super().run(case, prompt_ids)
+            timed = super().run(case, prompt_ids, new_tokens)
             return Timed(
                 t_send=timed.t_send,
                 events=timed.events[: -self._drop],
                 output_ids=timed.output_ids[: -self._drop],
             )
-        return super().run(case, prompt_ids)
+        return super().run(case, prompt_ids, new_tokens)
 
 
 @pytest.fixture
