@@ -9,7 +9,10 @@ from datetime import datetime
 from suite.plan import ArmPath
 from suite.stats import Verdict
 
-PATHS = tuple(str(path) for path in ArmPath)
+NOT_STATED = "not stated"
+"""Path of a published figure whose document does not name it."""
+
+PATHS = (*(str(path) for path in ArmPath), NOT_STATED)
 """The domain of colour and shape: fixed, so that a filter never recolours a path."""
 
 _COLOURS = {
@@ -19,7 +22,7 @@ _COLOURS = {
     ArmPath.PRECOMPUTE: "#009E73",
     ArmPath.AUTO: "#CC79A7",
 }
-COLOURS = tuple(_COLOURS[path] for path in ArmPath)
+COLOURS = (*(_COLOURS[path] for path in ArmPath), _COLOURS[ArmPath.NATIVE])
 """Told apart with any colour vision; each has a contrast of 3:1 on both backgrounds."""
 
 _SHAPES = {
@@ -29,7 +32,7 @@ _SHAPES = {
     ArmPath.PRECOMPUTE: "diamond",
     ArmPath.AUTO: "cross",
 }
-SHAPES = tuple(_SHAPES[path] for path in ArmPath)
+SHAPES = (*(_SHAPES[path] for path in ArmPath), "triangle-down")
 
 VERDICT_SIGNS = {
     Verdict.FASTER: "▲",

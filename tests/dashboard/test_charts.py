@@ -16,6 +16,7 @@ from dashboard import charts, facts, style, tables
 from dashboard.headline import headline, success
 from dashboard.rows import Reference, TokenTime
 from dashboard.settings import by_setting, differences
+from suite.results.rows import reference_rows
 from suite.results.summary import CaseSummary, SummaryWorkload
 from suite.stats import Verdict
 
@@ -345,3 +346,10 @@ def test_facts_leave_nothing_out_and_name_units() -> None:
 )
 def test_numbers_keep_three_significant_digits(value: float | None, text: str) -> None:
     assert style.number(value) == text
+
+
+def test_a_published_path_that_is_not_stated_still_has_a_mark() -> None:
+    """Outside the domain of colour and shape it would be drawn with neither."""
+    published_paths = {str(row["path"]) for row in reference_rows()}
+    assert published_paths <= set(style.PATHS)
+    assert len(style.PATHS) == len(style.COLOURS) == len(style.SHAPES)
