@@ -1,6 +1,6 @@
 """``max`` with the weightless architectures registered.
 
-    python run_max.py generate --model FOLDER --prompt "The capital of France is" --max-new-tokens 32
+    .venv/bin/python run_max.py generate --model FOLDER --prompt "The capital of France is" --max-new-tokens 32
 
 Takes every argument of ``max``; the WEIGHTLESS_ variables choose the path.
 """

@@ -1,4 +1,4 @@
-"""The folder a campaign leaves behind; the store is built from bundles.
+"""The folder a campaign leaves behind: its raw outcome beside the store.
 
 A bundle holds ``campaign.json``, one ``pair-N.json`` per finished case and
 ``worker.log``. Every file is written whole or not at all.
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.errors import UserError
-from suite.results.model import Campaign, CampaignStatus, Pair, PairStatus
+from suite.results.model import Campaign, Pair
 
 CAMPAIGN_FILE = "campaign.json"
 
@@ -30,8 +30,14 @@ def only_harness(folder: Path) -> Iterator[None]:
     Raises:
         UserError: Another harness holds it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a+") as lock:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock_file = (folder / ".lock").open("a+")
+    except OSError as error:
+        raise UserError(
+            f"bundles cannot be written to {folder} ({error.strerror}); name another with --bundles"
+        ) from None
+    with lock_file as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -53,53 +59,6 @@ def write_pair(bundle: Path, pair: Pair) -> None:
     number = len(list(bundle.glob("pair-*.json")))
     content = {"case_id": pair.case.case_id, **asdict(pair)}
     _write_json(bundle / f"pair-{number:03}.json", content)
-
-
-def finished_cases(bundles: Path, plan_key: str, weights_sha256: str, code: str) -> dict[str, str]:
-    """The cases that an interrupted series of the same plan has already measured.
-
-    Args:
-        bundles: Folder of bundles.
-        plan_key: Hash of the plan.
-        weights_sha256: Hash of the model's weights.
-        code: Commit, lock and dirty flag, which must be the same to continue.
-
-    Returns:
-        The ids of the cases that ended well, each with the series they belong
-        to; empty when there is nothing to continue.
-    """
-    series: dict[str, list[tuple[str, set[str]]]] = {}
-    for path in sorted(bundles.glob(f"*/{CAMPAIGN_FILE}")):
-        campaign = json.loads(path.read_text())
-        same = (
-            campaign["plan_key"] == plan_key
-            and campaign["weights_sha256"] == weights_sha256
-            and code_identity(campaign["provenance"]) == code
-        )
-        if same:
-            measured = {
-                pair["case_id"]
-                for pair in map(_read_pair, path.parent.glob("pair-*.json"))
-                if pair["status"] == PairStatus.OK
-            }
-            series.setdefault(campaign["series_id"], []).append((campaign["status"], measured))
-    if not series:
-        return {}
-    newest = max(series)
-    if series[newest][-1][0] != CampaignStatus.INTERRUPTED:
-        return {}
-    return {case: newest for _, measured in series[newest] for case in measured}
-
-
-def code_identity(provenance: dict[str, Any]) -> str:
-    """What must not change between the parts of a continued series."""
-    fields = ("git_commit", "git_dirty", "lock_sha256", "image")
-    return json.dumps([provenance[field] for field in fields])
-
-
-def _read_pair(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(path.read_text())
-    return content
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from suite.bundle import (
-    code_identity,
-    finished_cases,
-    only_harness,
-    write_campaign,
-    write_pair,
-)
+from suite.bundle import only_harness, write_campaign, write_pair
 from suite.engines import Engine
 from suite.errors import UserError
 from suite.machine import load_average, read_machine
@@ -25,8 +18,9 @@ from suite.plan import METHOD_VERSION, Plan, load_plan
 from suite.progress import Progress
 from suite.provenance import new_campaign_id, read_provenance
 from suite.report import table
-from suite.results.model import Campaign, CampaignStatus, Pair
-from suite.results.store import connect, publish
+from suite.results.model import Campaign, CampaignStatus, Pair, PairStatus
+from suite.results.series import unfinished_series
+from suite.results.store import check_publishable, publish
 from suite.results.summary import summarise
 from suite.run import Session, measure_plan
 
@@ -82,12 +76,14 @@ def bench(request: BenchRequest, progress: Progress, make_engine: MakeEngine) ->
             shutil.rmtree(bundle, ignore_errors=True)
             raise
         campaign = _new_campaign(bundle.name, now, plan, model, engine, request)
-        skip = _continued(campaign, request.bundles)
-        if skip:
-            campaign = replace(campaign, series_id=next(iter(skip.values())))
+        earlier = unfinished_series(request.database, campaign)
+        if earlier:
+            campaign = replace(campaign, series_id=earlier.series_id)
         write_campaign(bundle, campaign)
         session = Session(engine, model, prompt_ids, progress)
-        return _measure(plan, campaign, session, request, bundle, frozenset(skip))
+        return _measure(
+            plan, campaign, session, request, bundle, earlier.case_ids if earlier else frozenset()
+        )
 
 
 def _measure(
@@ -122,7 +118,9 @@ def _measure(
         )
         write_campaign(bundle, ended)
         publish(request.database, ended, pairs)
-    return all(pair.reason is None for pair in pairs)
+    asked = {case.case_id for case in plan.cases}
+    rows = [row for row in summarise(request.database) if row.case_id in asked]
+    return all(row.status == PairStatus.OK for row in rows)
 
 
 def _own_table(pair: Pair, request: BenchRequest) -> str:
@@ -139,11 +137,10 @@ def _plan(request: BenchRequest, plan: Plan) -> Plan:
 
 def _check_store(database: Path) -> None:
     """Refuses a store that could not take the results, before anything is measured."""
-    if database.exists():
-        with connect(database):
-            return
-    if not os.access(database.parent, os.W_OK):
+    if not os.access(database.absolute().parent, os.W_OK):
         raise UserError(f"{database.parent} is no folder you may write to; name another with --db")
+    if database.exists():
+        check_publishable(database)
 
 
 def _new_campaign(
@@ -173,8 +170,3 @@ def _new_campaign(
         load_start=load_average(),
         load_end=None,
     )
-
-
-def _continued(campaign: Campaign, bundles: Path) -> dict[str, str]:
-    code = code_identity(json.loads(json.dumps(asdict(campaign.provenance))))
-    return finished_cases(bundles, campaign.plan_key, campaign.weights_sha256, code)

@@ -32,16 +32,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     options = _parser().parse_args(words)
     # A service manager or container stops with SIGTERM what a user stops with Ctrl-C.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, _stop)
     try:
         command = {"bench": _bench, "summary": _summary, "plans": _plans, "readme": _readme}
         return command[options.command](options, words)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return USER_ERROR
+    except OSError as error:
+        print(f"error: {error.filename or 'the system'}: {error.strerror}", file=sys.stderr)
+        return USER_ERROR
     except KeyboardInterrupt:
         print("\nstopped; finished cases are kept, the same command continues", file=sys.stderr)
         return INTERRUPTED
+
+
+def _stop(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _bench(options: argparse.Namespace, words: list[str]) -> int:
@@ -65,18 +72,8 @@ def _bench(options: argparse.Namespace, words: list[str]) -> int:
 
 
 def _summary(options: argparse.Namespace, words: list[str]) -> int:
-    summaries = summarise(options.db)
-    if options.json is None:
-        print(table(summaries))
-        return OK
-    text = to_json(summaries) + "\n"
-    if str(options.json) == "-":
-        sys.stdout.write(text)
-        return OK
-    try:
-        options.json.write_text(text)
-    except OSError as error:
-        raise UserError(f"cannot write {options.json}: {error.strerror}") from None
+    summaries = summarise(options.file or options.db)
+    print(to_json(summaries) if options.json else table(summaries))
     return OK
 
 
@@ -109,8 +106,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--rounds", type=int, help="instead of the plan's number of rounds")
     run.add_argument("--bundles", type=Path, default=BUNDLES, help="folder for raw bundles")
 
-    summary = commands.add_parser("summary", help="print the results, or write them as JSON")
-    summary.add_argument("--json", type=Path, metavar="FILE", help="strict JSON; - is stdout")
+    summary = commands.add_parser("summary", help="print the results as a table or as JSON")
+    summary.add_argument("file", type=Path, nargs="?", help="the result store, as --db")
+    summary.add_argument("--json", action="store_true", help="strict JSON, one object per case")
 
     commands.add_parser("plans", help="list the plans and their cases")
 

@@ -41,7 +41,7 @@ class Workload:
     new_tokens: int
 
     def __post_init__(self) -> None:
-        if self.new_tokens < 2:
+        if type(self.new_tokens) is not int or self.new_tokens < 2:
             raise UserError(
                 f"new_tokens={self.new_tokens}: at least 2 are needed for a decode rate"
             )
@@ -71,8 +71,13 @@ class Case:
         if not native and self.rank is None:
             raise UserError(f"a case with path {self.path} needs a rank")
         for name, value in (("rank", self.rank), ("groups", self.groups)):
-            if value is not None and value < 1:
-                raise UserError(f"{name}={value}: must be at least 1")
+            if value is not None and (type(value) is not int or value < 1):
+                raise UserError(f"{name}={value}: must be an integer of at least 1")
+        if self.quant != "none":
+            raise UserError(f"quant={self.quant}: only none is supported")
+        fusions = (self.qkv_fuse, self.gate_up_fuse)
+        if self.path is ArmPath.CUSTOM_OP and any(value is not None for value in fusions):
+            raise UserError("the custom op never fuses; remove qkv_fuse and gate_up_fuse")
 
     @property
     def case_id(self) -> str:
@@ -114,9 +119,10 @@ class Plan:
     cases: tuple[Case, ...]
 
     def __post_init__(self) -> None:
-        if self.rounds < MIN_ROUNDS:
+        if type(self.rounds) is not int or self.rounds < MIN_ROUNDS:
             raise UserError(
-                f"plan {self.name}: rounds={self.rounds}, at least {MIN_ROUNDS} are needed"
+                f"plan {self.name}: rounds={self.rounds}, an integer of at least "
+                f"{MIN_ROUNDS} is needed"
             )
         if not self.cases:
             raise UserError(f"plan {self.name} holds no case; nothing would be measured")
@@ -164,7 +170,7 @@ def load_plan(name: str, *, model: str | None = None) -> Plan:
         return _resolve(path.stem, content, model)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    except (yaml.YAMLError, TypeError, KeyError, ValueError) as error:
+    except (yaml.YAMLError, AttributeError, TypeError, KeyError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path} is not a plan: {type(error).__name__} {reason}") from None
 

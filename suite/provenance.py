@@ -13,6 +13,7 @@ from pathlib import Path
 from suite.results.model import Provenance
 
 ROOT = Path(__file__).parents[1]
+SOURCES = ("suite", "weightless_fw", "kernels")
 PACKAGES = ("max", "mojo", "numpy", "duckdb", "transformers", "tokenizers", "safetensors")
 
 
@@ -28,6 +29,7 @@ def read_provenance(argv: Sequence[str]) -> Provenance:
     return Provenance(
         git_commit=commit,
         git_dirty=None if status is None else bool(status),
+        code_sha256=_code_sha256(),
         lock_sha256=hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None,
         image="native",
         packages={name: found for name in PACKAGES if (found := _version(name))},
@@ -43,6 +45,17 @@ def new_campaign_id(now: datetime) -> str:
 def ids_sha256(ids: Sequence[int]) -> str:
     """Hash of token ids, written as decimals with spaces between."""
     return hashlib.sha256(" ".join(map(str, ids)).encode()).hexdigest()
+
+
+def _code_sha256() -> str:
+    """Hash of every source that a number can depend on, committed or not."""
+    digest = hashlib.sha256()
+    for folder in SOURCES:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".py", ".mojo", ".sql", ".yaml"):
+                digest.update(f"{path.relative_to(ROOT)} {path.stat().st_size}\n".encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _version(package: str) -> str | None:

@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from suite.engines import ArmFailed, Engine, LoadRequest, Timed
+from suite.engines import ArmFailed, Engine, LoadRequest
 from suite.metrics import run_metrics
 from suite.models import Model, WeightsKind
 from suite.plan import ArmPath, Case, Plan
 from suite.progress import Progress
 from suite.provenance import ids_sha256
 from suite.results.model import Arm, Pair, PairStatus, Run, RunStatus
+
+REFERENCE, MEASURED = "reference", "measured"
+"""The two arms of a pair, as the engine knows them."""
 
 WARMUP_ROUNDS = 1
 
@@ -83,12 +86,13 @@ def measure_pair(case: Case, rounds: int, session: Session) -> Pair:
     """Measures one case against native dense.
 
     A failure of either arm ends the pair and becomes its status; the engine
-    stays usable for the next one.
+    stays usable for the next one. Native dense itself may be the case: that
+    is an audit of the noise, with the same graph loaded twice.
 
     Raises:
         Interrupted: Ctrl-C; carries the pair as far as it came.
     """
-    arms: dict[str, Arm] = {}
+    arms: list[Arm] = []
     runs: list[Run] = []
 
     def ended(status: PairStatus, reason: str | None) -> Pair:
@@ -99,50 +103,45 @@ def measure_pair(case: Case, rounds: int, session: Session) -> Pair:
             reason=reason,
             rounds=complete,
             finished_at=datetime.now(UTC),
-            arms=tuple(arms.values()),
+            arms=tuple({arm.case.case_id: arm for arm in arms}.values()),
             runs=tuple(runs),
         )
 
     try:
-        for member in (case.native, case):
-            arm = _load(member, session)
-            if arm is not None:
-                arms[member.case_id] = arm
-        for warmup, round_number, order in _schedule(case, rounds):
-            session.progress.round(case, round_number, rounds, warmup=warmup)
-            for slot, member in enumerate(order):
-                runs.append(_timed_run(member, case, round_number, slot, warmup, session))
-        session.engine.unload(case)
+        for name, member in ((REFERENCE, case.native), (MEASURED, case)):
+            if session.engine.loaded(name) != member:
+                arms.append(_load(name, member, session))
+        for warmup, number, order in _schedule(rounds):
+            session.progress.round(case, number, rounds, warmup=warmup)
+            for slot, name in enumerate(order):
+                runs.append(_timed_run(name, case, number, slot, warmup, session))
     except ArmFailed as failure:
-        _unload_quietly(case, session)
+        _unload(session)
         return ended(failure.status, failure.reason)
     except KeyboardInterrupt:
+        # The engine may be busy with a run; it is closed, not asked.
         raise Interrupted(ended(PairStatus.INTERRUPTED, "stopped by the user")) from None
+    _unload(session)
     short = [run for run in runs if run.status is not RunStatus.OK]
     if short:
         return ended(PairStatus.FAILED, f"{len(short)} of {len(runs)} runs: {short[0].reason}")
     return ended(PairStatus.OK, None)
 
 
-def _schedule(case: Case, rounds: int) -> Iterator[tuple[bool, int, tuple[Case, Case]]]:
+def _schedule(rounds: int) -> Iterator[tuple[bool, int, tuple[str, str]]]:
     """(warm-up, round, order of the arms): A B, B A, A B, ..."""
-    forward = (case.native, case)
+    forward, backward = (REFERENCE, MEASURED), (MEASURED, REFERENCE)
     for number in range(WARMUP_ROUNDS):
         yield True, number, forward
     for number in range(rounds):
-        yield False, number, forward if number % 2 == 0 else (case, case.native)
+        yield False, number, forward if number % 2 == 0 else backward
 
 
-def _load(case: Case, session: Session) -> Arm | None:
-    """Loads an arm unless it is there; None says that it was."""
-    if session.engine.loaded(case):
-        return None
+def _load(name: str, case: Case, session: Session) -> Arm:
     session.progress.step(f"{case.label}: load and check")
-    arm = session.engine.load(_request(case, session))
-    asked = case.path
-    if asked is not ArmPath.AUTO and arm.path_ran != asked:
-        session.engine.unload(case)
-        raise ArmFailed(PairStatus.FAILED, f"asked for {asked}, the graph is {arm.path_ran}")
+    arm = session.engine.load(name, _request(case, session))
+    if case.path is not ArmPath.AUTO and arm.path_ran != case.path:
+        raise ArmFailed(PairStatus.FAILED, f"asked for {case.path}, the graph is {arm.path_ran}")
     arm = replace(arm, tags=tags(arm, session.model))
     session.progress.loaded(arm)
     return arm
@@ -161,16 +160,23 @@ def tags(arm: Arm, model: Model) -> tuple[str, ...]:
 
 
 def _timed_run(
-    case: Case, pair_case: Case, number: int, slot: int, warmup: bool, session: Session
+    name: str, pair_case: Case, number: int, slot: int, warmup: bool, session: Session
 ) -> Run:
+    case = pair_case if name == MEASURED else pair_case.native
     started_at = datetime.now(UTC)
     wanted = case.workload.new_tokens
     if warmup:
         wanted = min(WARMUP_TOKENS, wanted)
-    timed = session.engine.run(case, session.prompt_ids, wanted)
+    timed = session.engine.run(name, session.prompt_ids, wanted)
     tokens = sum(n for _, n in timed.events)
     short = None if tokens == wanted else f"{tokens} tokens instead of {wanted}"
-    session.progress.ran(case, _decode_rate(timed, session))
+    metrics = run_metrics(
+        timed.t_send,
+        timed.events,
+        prompt_tokens=len(session.prompt_ids),
+        cached_tokens=timed.cached_tokens,
+    )
+    session.progress.ran(case, metrics.decode_tok_s)
     return Run(
         case=case,
         pair_case=pair_case,
@@ -181,7 +187,7 @@ def _timed_run(
         t_send=timed.t_send,
         events=timed.events,
         prompt_tokens=len(session.prompt_ids),
-        cached_tokens=0,
+        cached_tokens=timed.cached_tokens,
         prompt_ids_sha256=ids_sha256(session.prompt_ids),
         output_ids_sha256=ids_sha256(timed.output_ids),
         status=RunStatus.SHORT if short else RunStatus.OK,
@@ -189,16 +195,9 @@ def _timed_run(
     )
 
 
-def _decode_rate(timed: Timed, session: Session) -> float | None:
-    metrics = run_metrics(
-        timed.t_send, timed.events, prompt_tokens=len(session.prompt_ids), cached_tokens=0
-    )
-    return metrics.decode_tok_s
-
-
-def _unload_quietly(case: Case, session: Session) -> None:
-    """Frees what may be left of a failed arm; its failure is already known."""
+def _unload(session: Session) -> None:
+    """Frees the measured arm; an engine that cannot starts anew, its pair has ended."""
     try:
-        session.engine.unload(case)
+        session.engine.unload(MEASURED)
     except ArmFailed:
         session.engine.close()

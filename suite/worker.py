@@ -21,7 +21,6 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 import numpy as np
-from max.driver import accelerator_api
 from max.engine import InferenceSession
 from max.pipelines.architectures.gemma3.arch import gemma3_arch
 from max.pipelines.lib.auto_model import AutoModel
@@ -35,6 +34,8 @@ from weightless_fw.models.gemma3.native_cpu import native_cpu_arch
 from weightless_fw.models.gemma3.probe import check_arm, read_facts
 from weightless_fw.models.gemma3.scheme import Dimensions, resolve_scheme
 from weightless_fw.settings import Settings, SettingsError
+
+MESSAGE_CHARACTERS = 500
 
 PROBE_TOKENS = 8
 """Tokens generated for the check against the reference: one prefill, seven decodes."""
@@ -87,7 +88,8 @@ class Worker:
                 return None
             try:
                 settings = Settings.from_environment(environment)
-                path = select_path(settings, accelerator_api()).path
+                # Whichever path it is: ranks and bands are limited alike.
+                path = select_path(settings, "cpu").path
                 resolve_scheme(settings, path, dimensions)
             except (SettingsError, BandingError, RankError) as error:
                 return str(error)
@@ -107,7 +109,7 @@ class Worker:
         """Builds an arm and checks it against the numpy reference."""
         model, seconds = self._build(**arguments)
         started = time.monotonic()
-        pipeline_model = model.pipeline._pipeline_model  # type: ignore[attr-defined]
+        pipeline_model = model.pipeline._pipeline_model
         facts = read_facts(pipeline_model, context_tokens=context_tokens)
 
         def generate(count: int) -> tuple[list[int], np.ndarray]:
@@ -125,7 +127,11 @@ class Worker:
             return batch.sequences[0], np.asarray(batch.logits[0])
 
         folder = Path(arguments["folder"])
-        check = check_arm(pipeline_model, folder, generate, len(probe_ids), PROBE_TOKENS)
+        try:
+            check = check_arm(pipeline_model, folder, generate, len(probe_ids), PROBE_TOKENS)
+        except BaseException:
+            model.close()
+            raise
         self.arms[arm] = model
         check_s = time.monotonic() - started
         return {**facts.as_json(), **check.as_json(), **seconds, "check_s": check_s}
@@ -177,12 +183,18 @@ class Worker:
             "t_send": t_send,
             "events": events,
             "output_ids": batch.sequences[0][len(tokens) :],
+            "cached_tokens": None if _caches_prefixes(model) else 0,
         }
 
     def unload(self, *, arm: str) -> dict[str, Any]:
         self.arms.pop(arm).close()
         gc.collect()
         return {}
+
+
+def _caches_prefixes(model: AutoModel) -> bool:
+    """Whether a prompt may be served from an earlier one, as the built pipeline says."""
+    return bool(model.pipeline_config.model.kv_cache.enable_prefix_caching)
 
 
 def _register(native: bool, device: str) -> None:
@@ -220,10 +232,15 @@ def serve(requests: TextIO, answers: TextIO) -> None:
         except Exception as error:
             # An arm's failure is a result; the trace goes to the log.
             sys.excepthook(type(error), error, error.__traceback__)
-            message = " ".join(str(error).split()) or type(error).__name__
-            answer = {"ok": False, "kind": "failed", "message": message}
+            answer = {"ok": False, "kind": "failed", "message": _one_line(error)}
         answers.write(json.dumps(answer, allow_nan=False) + "\n")
         answers.flush()
+
+
+def _one_line(error: Exception) -> str:
+    """The error for a row: short, and without the user's home."""
+    message = " ".join(str(error).split()) or type(error).__name__
+    return message.replace(str(Path.home()), "~")[:MESSAGE_CHARACTERS]
 
 
 def main() -> None:

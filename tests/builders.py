@@ -62,6 +62,7 @@ def campaign(campaign_id: str = "c1", **fields: Any) -> Campaign:
         "provenance": Provenance(
             git_commit="0123456789abcdef0123456789abcdef01234567",
             git_dirty=False,
+            code_sha256="e" * 64,
             lock_sha256="d" * 64,
             image="native",
             packages={"max": "26.7.0"},

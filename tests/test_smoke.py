@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from suite.models import default_cache_dir
 from suite.results.store import connect
 
 ROOT = Path(__file__).parents[1]
@@ -162,7 +163,7 @@ def test_provenance_is_recorded(smoke: Smoke) -> None:
 
 
 def test_the_summary_is_strict_json(smoke: Smoke) -> None:
-    done = run(suite_command(smoke.folder, "summary", "--json", "-"))
+    done = run([sys.executable, "-m", "suite", "summary", "--json", str(smoke.database)])
     assert done.returncode == 0
     rows = json.loads(done.stdout, parse_constant=lambda text: pytest.fail(text))
     assert {row["path"] for row in rows} == {"native-dense", "custom-op", "gemm"}
@@ -178,6 +179,8 @@ def interrupted(tmp_path: Path, smoke: Smoke) -> Iterator[subprocess.Popen[str]]
     process = subprocess.Popen(
         bench_command(tmp_path, "--plan", "smoke"),
         cwd=ROOT,
+        # MAX, once imported, changes the C environment that children inherit by default.
+        env=dict(os.environ),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -244,14 +247,13 @@ def test_a_case_that_does_not_fit_the_model_is_refused(
 
 def test_run_max_is_max_with_the_architecture(smoke: Smoke) -> None:
     """The GEMM graph of the smoke plan again, so it comes from the cache."""
-    cache = Path(os.environ.get("WEIGHTLESS_HOME") or Path.home() / ".cache" / "weightless")
     done = run(
         [
             sys.executable,
             "run_max.py",
             "generate",
             "--model",
-            str(cache / "models" / "synthetic-gemma-3-tiny"),
+            str(default_cache_dir() / "models" / "synthetic-gemma-3-tiny"),
             "--devices",
             "cpu",
             "--max-length",

@@ -71,18 +71,9 @@ class Settings:
                 values[name] = parse.get(name, _boolean)(variable, text.strip())
         return cls(**values)  # type: ignore[arg-type]
 
-    def to_environment(self) -> dict[str, str]:
-        """Returns the variables that :meth:`from_environment` reads back as this."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {
-            f"WEIGHTLESS_{name.upper()}": str(int(value))
-            for name, value in values.items()
-            if value is not None
-        }
 
-
-# Where the suite keeps models and compiled kernels; not a switch of the layers.
-_NOT_OURS = frozenset({"WEIGHTLESS_HOME"})
+# Where caches and results lie; not switches of the layers.
+_NOT_OURS = frozenset({"WEIGHTLESS_HOME", "WEIGHTLESS_DB"})
 
 
 def _integer(variable: str, text: str) -> int:

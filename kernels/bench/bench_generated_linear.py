@@ -35,7 +35,7 @@ SHAPES = {
 }
 WORKING_SET_BYTES = 288 << 20
 CACHE_DIR = (
-    Path(os.environ.get("WEIGHTLESS_CACHE_DIR", Path.home() / ".cache" / "weightless")) / "kernels"
+    Path(os.environ.get("WEIGHTLESS_HOME", Path.home() / ".cache" / "weightless")) / "kernels"
 )
 
 

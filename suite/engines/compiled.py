@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,10 @@ def is_compiled(request: Mapping[str, Any]) -> bool:
 def mark_compiled(request: Mapping[str, Any]) -> None:
     """Notes that it was. The note lies in the cache itself and goes with it."""
     marker = _marker(request)
-    marker.parent.mkdir(parents=True, exist_ok=True)
-    marker.touch()
+    # Without the note the next start compiles ahead for nothing, and no more.
+    with suppress(OSError):
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
 
 
 def _marker(request: Mapping[str, Any]) -> Path:

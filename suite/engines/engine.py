@@ -37,10 +37,12 @@ class Timed:
     t_send: float
     events: tuple[tuple[float, int], ...]
     output_ids: tuple[int, ...]
+    cached_tokens: int | None
+    """Prompt tokens served from a prefix cache; None if unknown."""
 
 
 class Engine(Protocol):
-    """Loads arms side by side and times single requests on them.
+    """Loads arms side by side, under names, and times single requests on them.
 
     Any method may raise ArmFailed; the engine stays usable after it, if need
     be by starting anew with no arm loaded.
@@ -64,17 +66,17 @@ class Engine(Protocol):
             requests: Arms in the order they will be loaded; the first two are next.
         """
 
-    def load(self, request: LoadRequest) -> Arm:
-        """Builds and checks the arm of ``request.case``."""
+    def load(self, arm: str, request: LoadRequest) -> Arm:
+        """Builds and checks ``request.case`` as ``arm``."""
 
-    def run(self, case: Case, prompt_ids: Sequence[int], new_tokens: int) -> Timed:
+    def run(self, arm: str, prompt_ids: Sequence[int], new_tokens: int) -> Timed:
         """Generates ``new_tokens`` tokens, greedy, end of text ignored."""
 
-    def loaded(self, case: Case) -> bool:
-        """Whether the arm can run now."""
+    def loaded(self, arm: str) -> Case | None:
+        """The case that ``arm`` holds now."""
 
-    def unload(self, case: Case) -> None:
-        """Frees the arm."""
+    def unload(self, arm: str) -> None:
+        """Frees the arm, if it is loaded."""
 
     def close(self) -> None:
         """Frees everything."""

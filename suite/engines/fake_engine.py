@@ -19,6 +19,7 @@ class FakeEngine:
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
         self._runs: dict[str, int] = {}
+        self._loaded: dict[str, Case] = {}
         self._now = 0.0
 
     @property
@@ -31,9 +32,10 @@ class FakeEngine:
     def prepare(self, requests: Sequence[LoadRequest]) -> None:
         return None
 
-    def load(self, request: LoadRequest) -> Arm:
+    def load(self, arm: str, request: LoadRequest) -> Arm:
         case = request.case
-        self._runs.setdefault(case.case_id, 0)
+        self._runs[arm] = 0
+        self._loaded[arm] = case
         native = case.path is ArmPath.NATIVE
         return Arm(
             case=case,
@@ -58,19 +60,21 @@ class FakeEngine:
             tags=(),
         )
 
-    def run(self, case: Case, prompt_ids: Sequence[int], new_tokens: int) -> Timed:
-        step = self._pace(case, self._runs[case.case_id])
-        self._runs[case.case_id] += 1
+    def run(self, arm: str, prompt_ids: Sequence[int], new_tokens: int) -> Timed:
+        step = self._pace(self._loaded[arm], self._runs[arm])
+        self._runs[arm] += 1
         t_send = self._now
         events = tuple((t_send + 2 * step + i * step, 1) for i in range(new_tokens))
         self._now = events[-1][0] + 1.0
-        return Timed(t_send=t_send, events=events, output_ids=tuple(range(new_tokens)))
+        return Timed(
+            t_send=t_send, events=events, output_ids=tuple(range(new_tokens)), cached_tokens=0
+        )
 
-    def loaded(self, case: Case) -> bool:
-        return case.case_id in self._runs
+    def loaded(self, arm: str) -> Case | None:
+        return self._loaded.get(arm)
 
-    def unload(self, case: Case) -> None:
-        self._runs.pop(case.case_id, None)
+    def unload(self, arm: str) -> None:
+        self._loaded.pop(arm, None)
 
     def close(self) -> None:
-        self._runs.clear()
+        self._loaded.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -45,7 +46,7 @@ class MaxEngine:
         self._cache_dir = cache_dir
         self._waiting = waiting
         self._worker: WorkerProcess | None = None
-        self._loaded: set[str] = set()
+        self._loaded: dict[str, Case] = {}
         self._ahead_s: dict[str, float] = {}
 
     @property
@@ -75,7 +76,8 @@ class MaxEngine:
         workers = [self._start() for _ in batch]
         try:
             for worker, request in zip(workers, batch, strict=True):
-                worker.ask("compile", **_load_arguments(request))
+                with suppress(ArmFailed):
+                    worker.ask("compile", **_load_arguments(request))
             for worker, request in zip(workers, batch, strict=True):
                 try:
                     answer = self._await(worker)
@@ -88,37 +90,37 @@ class MaxEngine:
             for worker in workers:
                 worker.kill()
 
-    def load(self, request: LoadRequest) -> Arm:
+    def load(self, arm: str, request: LoadRequest) -> Arm:
         case, prompt = request.case, request.prompt_ids
         arguments = _load_arguments(request)
         answer = self._ask(
             "load",
             **arguments,
-            arm=case.case_id,
+            arm=arm,
             probe_ids=list(prompt),
             context_tokens=len(prompt) + case.workload.new_tokens / 2,
         )
         mark_compiled(arguments)
-        self._loaded.add(case.case_id)
+        self._loaded[arm] = case
         answer["compile_s"] += self._ahead_s.pop(case.case_id, 0.0)
         text = decode(request.folder, answer.pop("probe_ids")[len(prompt) :])
         return Arm(case=case, greedy_text=text, tags=(), **answer)
 
-    def run(self, case: Case, prompt_ids: Sequence[int], new_tokens: int) -> Timed:
-        answer = self._ask("run", arm=case.case_id, tokens=list(prompt_ids), new_tokens=new_tokens)
+    def run(self, arm: str, prompt_ids: Sequence[int], new_tokens: int) -> Timed:
+        answer = self._ask("run", arm=arm, tokens=list(prompt_ids), new_tokens=new_tokens)
         return Timed(
             t_send=answer["t_send"],
             events=tuple((t, n) for t, n in answer["events"]),
             output_ids=tuple(answer["output_ids"]),
+            cached_tokens=answer["cached_tokens"],
         )
 
-    def loaded(self, case: Case) -> bool:
-        return case.case_id in self._loaded
+    def loaded(self, arm: str) -> Case | None:
+        return self._loaded.get(arm)
 
-    def unload(self, case: Case) -> None:
-        if self.loaded(case):
-            self._loaded.discard(case.case_id)
-            self._ask("unload", arm=case.case_id)
+    def unload(self, arm: str) -> None:
+        if self._loaded.pop(arm, None):
+            self._ask("unload", arm=arm)
 
     def close(self) -> None:
         self._loaded.clear()

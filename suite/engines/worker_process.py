@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,25 +19,26 @@ from suite.results.model import PairStatus
 
 ROOT = Path(__file__).parents[2]
 
-SIGKILL = 9
+COMMAND = (sys.executable, "-m", "suite.worker")
 
 
 class WorkerProcess:
     """One worker; ask, then wait for the answer."""
 
-    def __init__(self, *, log: Path, cache_dir: Path) -> None:
+    def __init__(self, *, log: Path, cache_dir: Path, command: Sequence[str] = COMMAND) -> None:
         """Starts the process.
 
         Args:
             log: Receives what MAX and the kernels print.
             cache_dir: Where compiled kernels are kept.
+            command: What to start.
         """
         self._log = log
         self._answers: queue.Queue[str] = queue.Queue()
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a") as stream:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "suite.worker"],
+                list(command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stream,
@@ -84,17 +88,21 @@ class WorkerProcess:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """Ends the process and frees what it held."""
-        self._process.kill()
+        """Ends the process and what it started, a compiler say."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def _ended(self) -> ArmFailed:
         code = self._process.wait()
-        if code == -SIGKILL:
+        if code == -signal.SIGKILL:
             reason = "the worker was killed (signal 9), as the kernel does when memory runs out"
             return ArmFailed(PairStatus.OOM, reason)
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return ArmFailed(PairStatus.FAILED, f"the worker ended with {how}; see {self._log.name}")
+        return ArmFailed(
+            PairStatus.FAILED,
+            f"the worker ended with {how}; see {self._log.parent.name}/{self._log.name}",
+        )
 
 
 def _forward(lines: IO[str], answers: queue.Queue[str]) -> None:

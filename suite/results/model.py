@@ -50,6 +50,8 @@ class Provenance:
 
     git_commit: str | None
     git_dirty: bool | None
+    code_sha256: str
+    """Hash of the suite's sources as they ran."""
     lock_sha256: str | None
     image: str
     packages: Mapping[str, str]

@@ -34,6 +34,7 @@ def campaign_row(campaign: Campaign) -> Row:
         "weights_sha256": campaign.weights_sha256,
         "git_commit": provenance.git_commit,
         "git_dirty": provenance.git_dirty,
+        "code_sha256": provenance.code_sha256,
         "lock_sha256": provenance.lock_sha256,
         "image": provenance.image,
         "packages": _json(dict(provenance.packages)),

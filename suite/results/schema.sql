@@ -24,6 +24,7 @@ CREATE TABLE campaign (
     weights_sha256 VARCHAR NOT NULL,
     git_commit VARCHAR,
     git_dirty BOOLEAN,
+    code_sha256 VARCHAR NOT NULL,
     lock_sha256 VARCHAR,
     image VARCHAR NOT NULL,
     packages JSON NOT NULL,
@@ -54,6 +55,7 @@ COMMENT ON COLUMN campaign.model_weights IS 'What the weights are: checkpoint, d
 COMMENT ON COLUMN campaign.weights_sha256 IS 'Hash of the safetensors files';
 COMMENT ON COLUMN campaign.git_commit IS 'Commit of the suite; NULL outside a git checkout';
 COMMENT ON COLUMN campaign.git_dirty IS 'Whether tracked files differed from the commit';
+COMMENT ON COLUMN campaign.code_sha256 IS 'Hash of the sources of suite, weightless_fw and kernels as they ran';
 COMMENT ON COLUMN campaign.lock_sha256 IS 'Hash of uv.lock';
 COMMENT ON COLUMN campaign.image IS 'Container image id, or native';
 COMMENT ON COLUMN campaign.packages IS 'Versions of the packages that matter, by name';
@@ -154,8 +156,8 @@ COMMENT ON COLUMN arm.path_ran IS 'Path of the built graph';
 COMMENT ON COLUMN arm.path_reason IS 'Why this path was chosen';
 COMMENT ON COLUMN arm.groups_ran IS 'Bands of the built graph; NULL for native dense';
 COMMENT ON COLUMN arm.dtype IS 'Type of weights and activations';
-COMMENT ON COLUMN arm.compile_s IS 'Seconds to build and compile the graphs (from a cache where it was warm)';
-COMMENT ON COLUMN arm.load_s IS 'Seconds to read weights, factor, pack and bind them';
+COMMENT ON COLUMN arm.compile_s IS 'Seconds in the compiler, from a cache where it was warm; cold graphs of several cases compile side by side, so these seconds may overlap';
+COMMENT ON COLUMN arm.load_s IS 'Seconds to read weights, factor, pack, trace and bind them';
 COMMENT ON COLUMN arm.check_s IS 'Seconds for the checks against the numpy reference';
 COMMENT ON COLUMN arm.graph_ops IS 'Operations of the built graph by name and count, layer bodies counted once per call';
 COMMENT ON COLUMN arm.custom_ops IS 'Custom operations by name and count';

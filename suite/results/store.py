@@ -83,6 +83,15 @@ def connect(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
             yield connection
 
 
+def check_publishable(database: Path) -> None:
+    """Raises UserError where `publish` to this existing file would."""
+    _refuse_wal(database)
+    with connect(database) as connection:
+        for table in TABLES:
+            # A view that does not bind, or columns that differ, show here already.
+            connection.execute(f'SELECT * FROM "{table}" LIMIT 0')
+
+
 def create_empty(database: Path) -> None:
     """Writes a store that holds no campaign, only the published reference figures.
 
@@ -136,12 +145,7 @@ def _rebuild(database: Path, campaign: Campaign | None, pairs: Sequence[Pair]) -
 def _attach(connection: duckdb.DuckDBPyConnection, database: Path, temporary: Path) -> None:
     """Opens the published file as ``old``, the temporary one as ``new``, and nothing after."""
     if database.exists():
-        wal = database.with_name(f"{database.name}.wal")
-        if wal.exists():
-            raise UserError(
-                f"{wal} holds changes another program has not finished;"
-                f" open {database} with it and run CHECKPOINT, or delete {wal.name}"
-            )
+        _refuse_wal(database)
         with _reading(database):
             connection.execute(f"ATTACH {_quoted(database)} AS old (READ_ONLY)")
     connection.execute(f"ATTACH {_quoted(temporary)} AS new ({_FORMAT})")
@@ -152,6 +156,15 @@ def _attach(connection: duckdb.DuckDBPyConnection, database: Path, temporary: Pa
         connection.execute(f"SET {setting}")
     if database.exists():
         _require_ours(connection, database, "old.main.meta")
+
+
+def _refuse_wal(database: Path) -> None:
+    wal = database.with_name(f"{database.name}.wal")
+    if wal.exists():
+        raise UserError(
+            f"{wal} holds changes another program has not finished;"
+            f" open {database} with it and run CHECKPOINT, or delete {wal.name}"
+        )
 
 
 def _stage(
@@ -298,6 +311,10 @@ def _reading(database: Path) -> Iterator[None]:
             problem = f"needs a newer DuckDB than {duckdb.__version__}; update with `make setup`"
         elif "not a valid DuckDB" in text:
             problem = "is not a DuckDB file; name another one with --db"
+        elif "Could not set lock" in text or "onflicting lock" in text:
+            problem = "is open for writing in another program; close it there and try again"
+        elif "ermission denied" in text:
+            problem = "may not be read by you; change its permissions or name another with --db"
         elif "orrupt" in text or isinstance(error, duckdb.IOException):
             problem = "is damaged; restore it with `git checkout` or a copy"
         else:
@@ -316,7 +333,7 @@ def _writing(database: Path, needed_bytes: int) -> Iterator[None]:
             free = shutil.disk_usage(database.absolute().parent).free
             raise UserError(
                 f"{database} needs about {needed_bytes} bytes in {database.absolute().parent},"
-                f" where {free} are free; make room and publish again"
+                f" where {free} are free; make room and run the command again"
             ) from None
         if isinstance(error, OSError):
             raise _unwritable(database, error) from None

@@ -15,6 +15,8 @@ from max.graph import DeviceRef, Graph, TensorType, TensorValue, ops
 
 from kernels.package import compiled_package, compiler_environment, mojo_command
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).parents[2]
 OP_SHAPES = [(37, 53, 3), (8, 64, 4), (1, 1, 1), (203, 397, 5), (640, 1025, 32)]
 """Outputs N, inputs K, rank R of the instances that share one graph."""

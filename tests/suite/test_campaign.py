@@ -4,6 +4,7 @@ import fcntl
 import io
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -47,22 +48,18 @@ class Troubled(FakeEngine):
         super().__init__(steady)
         self._path, self._error, self._at_run, self._drop = path, error, at_run, drop_tokens
 
-    def load(self, request: LoadRequest) -> Arm:
+    def load(self, arm: str, request: LoadRequest) -> Arm:
         if request.case.path is self._path and self._at_run is None:
             raise self._error()
-        return super().load(request)
+        return super().load(arm, request)
 
-    def run(self, case: Case, prompt_ids: Sequence[int], new_tokens: int) -> Timed:
-        if case.path is self._path and self._runs[case.case_id] == self._at_run:
+    def run(self, arm: str, prompt_ids: Sequence[int], new_tokens: int) -> Timed:
+        if self._loaded[arm].path is self._path and self._runs[arm] == self._at_run:
             if not self._drop:
                 raise self._error()
-            timed = super().run(case, prompt_ids, new_tokens)
-            return Timed(
-                t_send=timed.t_send,
-                events=timed.events[: -self._drop],
-                output_ids=timed.output_ids[: -self._drop],
-            )
-        return super().run(case, prompt_ids, new_tokens)
+            timed = super().run(arm, prompt_ids, new_tokens)
+            return replace(timed, events=timed.events[: -self._drop])
+        return super().run(arm, prompt_ids, new_tokens)
 
 
 @pytest.fixture
@@ -139,10 +136,8 @@ def test_a_run_of_another_length_fails_its_case(request_: BenchRequest) -> None:
 
 def test_a_graph_of_another_path_than_asked_fails(request_: BenchRequest) -> None:
     class Liar(FakeEngine):
-        def load(self, request: LoadRequest) -> Arm:
-            from dataclasses import replace
-
-            return replace(super().load(request), path_ran="native-dense")
+        def load(self, arm: str, request: LoadRequest) -> Arm:
+            return replace(super().load(arm, request), path_ran="native-dense")
 
     assert not measure(request_, Liar(steady))[0]
     reasons = {reason for (reason,) in query(request_, "SELECT reason FROM pair")}
@@ -158,9 +153,9 @@ def test_an_interrupted_plan_keeps_what_is_done_and_continues(request_: BenchReq
     class Counting(FakeEngine):
         loads: list[str]
 
-        def load(self, request: LoadRequest) -> Arm:
+        def load(self, arm: str, request: LoadRequest) -> Arm:
             self.loads.append(str(request.case.path))
-            return super().load(request)
+            return super().load(arm, request)
 
     engine = Counting(steady)
     engine.loads = []
@@ -238,3 +233,66 @@ def test_progress_names_step_time_and_cases_to_go(request_: BenchRequest) -> Non
     assert "precompute r=4 G=layers: round 1 of 4 (3 cases to go)" in shown
     assert "custom-op r=4 G=layers: round 4 of 4 (1 case to go)" in shown
     assert shown.startswith("[0:0")
+
+
+def test_an_unfinished_series_is_not_continued_by_other_code(
+    request_: BenchRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        measure(request_, Troubled(ArmPath.GEMM, KeyboardInterrupt, at_run=2))
+    monkeypatch.setattr("suite.provenance._code_sha256", lambda: "0" * 64)
+    _, shown = measure(request_, FakeEngine(steady))
+    assert "continuing" not in shown
+
+
+def test_a_case_that_the_store_does_not_hold_is_measured_again(request_: BenchRequest) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        measure(request_, Troubled(ArmPath.GEMM, KeyboardInterrupt, at_run=2))
+    request_.database.unlink()
+    all_well, shown = measure(request_, FakeEngine(steady))
+    assert all_well
+    assert "continuing" not in shown
+    assert len(statuses(request_)) == 4
+
+
+def test_a_plan_that_broke_off_continues_too(
+    request_: BenchRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk is no reason to measure again what was published."""
+
+    def full(*_: object) -> None:
+        raise UserError("no room")
+
+    class Filling(FakeEngine):
+        def load(self, arm: str, request: LoadRequest) -> Arm:
+            if request.case.path is ArmPath.GEMM:
+                monkeypatch.setattr("suite.campaign.write_pair", full)
+            return super().load(arm, request)
+
+    with pytest.raises(UserError, match="no room"):
+        measure(request_, Filling(steady))
+    monkeypatch.undo()
+    _, shown = measure(request_, FakeEngine(steady))
+    # The case whose bundle could not be written had been measured and is in the store.
+    assert "continuing: 2 of 3" in shown
+
+
+def test_native_dense_against_itself_is_the_noise_of_the_machine(
+    request_: BenchRequest, tmp_path: Path
+) -> None:
+    audit = tmp_path / "audit.yaml"
+    audit.write_text(
+        "model: synthetic:gemma-3-tiny\nrounds: 6\n"
+        "workload: {prompt: weightless, new_tokens: 4}\ncases: [{path: native-dense}]\n"
+    )
+    assert measure(replace(request_, plan=str(audit)), FakeEngine(steady))[0]
+    measure(request_, FakeEngine(steady))
+    rows = {row.path: row for row in summarise(request_.database)}
+    assert rows["gemm"].noise_floor is not None
+    assert rows["native-dense"].ratio is None
+
+
+def test_an_invalid_row_is_no_success(request_: BenchRequest) -> None:
+    """An engine whose rates never vary did not measure."""
+    assert not measure(request_, FakeEngine(lambda case, run: 1 / 128))[0]
+    assert statuses(request_)["gemm"] == "invalid"

@@ -48,7 +48,6 @@ def test_the_full_plan_has_the_ranks_one_band_and_the_fusion_switches() -> None:
         {"device": "gpu:0"},
         {"rank": 5},
         {"groups": 1},
-        {"quant": "nvfp4"},
         {"qkv_fuse": False},
         {"gate_up_fuse": True},
         {"capture": True},
@@ -62,8 +61,11 @@ def test_every_field_is_part_of_the_id(changes: dict[str, object]) -> None:
     ("changes", "said"),
     [
         ({"rank": None}, "needs a rank"),
-        ({"rank": 0}, "rank=0: must be at least 1"),
-        ({"groups": 0}, "groups=0: must be at least 1"),
+        ({"rank": 0}, "rank=0: must be an integer of at least 1"),
+        ({"rank": 2.5}, "rank=2.5: must be an integer"),
+        ({"groups": 0}, "groups=0: must be an integer of at least 1"),
+        ({"quant": "nvfp4"}, "quant=nvfp4: only none is supported"),
+        ({"path": ArmPath.CUSTOM_OP, "qkv_fuse": False}, "the custom op never fuses"),
         ({"path": ArmPath.NATIVE}, "native-dense has no rank"),
     ],
 )
@@ -83,7 +85,9 @@ def test_a_case_twice_is_refused() -> None:
 
 
 def test_an_unknown_plan_names_the_known_ones() -> None:
-    with pytest.raises(UserError, match="unknown plan 'nope'; known are default, full, smoke"):
+    with pytest.raises(
+        UserError, match="unknown plan 'nope'; known are default, full, noise-audit, smoke"
+    ):
         load_plan("nope")
 
 
@@ -96,6 +100,8 @@ def test_an_unknown_case_names_the_known_ones() -> None:
     "text",
     [
         "rounds: 5",
+        "model: m\nrounds: 2.5\nworkload: {prompt: x, new_tokens: 8}\ncases: [{path: gemm, rank: 4}]",
+        "model: m\nrounds: 5\nworkload: {prompt: x, new_tokens: 8}\ncases: [gemm]",
         "[1, 2]",
         "model: m\nrounds: 5\nworkload: {prompt: x, new_tokens: 8}\ncases: [{path: warp}]",
         "model: m\nrounds: 5\nworkload: {prompt: x, new_tokens: 8}\ncases: [{path: gemm, rnak: 4}]",

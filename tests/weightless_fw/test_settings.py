@@ -48,8 +48,3 @@ def test_contradictory_switches_are_refused() -> None:
     environment = {"WEIGHTLESS_PRECOMPUTE_OUTSIDE": "1", "WEIGHTLESS_GEMM": "0"}
     with pytest.raises(SettingsError, match="must be unset"):
         Settings.from_environment(environment)
-
-
-def test_settings_survive_the_environment() -> None:
-    settings = Settings(rank=32, groups=6, gemm=False, qkv_fuse=False)
-    assert Settings.from_environment(settings.to_environment()) == settings

@@ -9,7 +9,10 @@ from kernels.package import compiled_package
 
 
 def kernel_package() -> Path:
-    """Returns the compiled package, building it on first use."""
+    """Returns the compiled package, building it on first use.
+
+    It is kept under WEIGHTLESS_HOME, else where caches go.
+    """
     home = os.environ.get("WEIGHTLESS_HOME")
-    cache = Path(home) if home else Path.home() / ".cache" / "weightless"
-    return compiled_package(cache / "kernels")
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return compiled_package(Path(home or Path(caches) / "weightless") / "kernels")

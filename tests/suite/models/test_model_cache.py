@@ -105,7 +105,11 @@ print(cached_folder(Path(sys.argv[1]), "thing", needed_bytes=1, build=build, pro
 
 def start(tmp_path, what):
     command = [sys.executable, "-c", SCRIPT, tmp_path / "cache", tmp_path / "log", what]
-    return subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    # MAX, once imported, changes the C environment that children inherit by default.
+    environment = dict(os.environ)
+    return subprocess.Popen(
+        command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, env=environment
+    )
 
 
 def test_two_processes_make_it_once(tmp_path):

@@ -7,22 +7,23 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-import numpy as np
 from max.driver import Buffer
 from max.dtype import DType
 from max.engine import InferenceSession, Model
+from max.graph.weights import WeightData
 from max.pipelines.architectures.gemma3.model import Gemma3Model
 from max.pipelines.lib.graph_specs import GraphRole, GraphSpec, init_graphs
 
 from weightless_fw.core.factors import Array
 from weightless_fw.core.placement import host_array, placed_weight
 from weightless_fw.core.select import Path
+from weightless_fw.core.weightless_linear import stacked_w0
 from weightless_fw.models.gemma3.layers import Projections, WeightlessBlock
 from weightless_fw.models.gemma3.model_config import WeightlessGemma3Config
 from weightless_fw.models.gemma3.scheme import PROJECTIONS, LayerFactors, factorize_model
 from weightless_fw.models.gemma3.weightless_gemma3 import WeightlessGemma3
 
-logger = logging.getLogger("weightless")
+logger = logging.getLogger("max.pipelines")
 
 CHECKPOINT_PREFIX = "language_model."
 
@@ -66,14 +67,15 @@ class WeightlessGemma3Model(Gemma3Model):
             dense, self.network.scheme, len(self.network.layers), f"{CHECKPOINT_PREFIX}layers."
         )
         projections = {f"{name}.weight" for name in PROJECTIONS}
-        self._rest = {
-            name.removeprefix(CHECKPOINT_PREFIX): value
-            for name, value in dense.items()
+        names = {name: name.removeprefix(CHECKPOINT_PREFIX) for name in dense}
+        rest = {
+            short: self._placed(short, dense[name])
+            for name, short in names.items()
             if name.partition("layers.")[2].partition(".")[2] not in projections
         }
-        # Bound weights are read where they lie, so the spec lives as long as the model.
-        self._bound = self._spec(self.factors)
-        return {GraphRole.DECODER: self._bound}
+        # Bound weights are read where they lie, so they live as long as the model.
+        self._bound = {**rest, **self._packed(self.factors)}
+        return {GraphRole.DECODER: self._spec(self._bound)}
 
     def _dtype_of(self, name: str) -> DType:
         """Row scales stay float32, since the combine is in float32."""
@@ -83,24 +85,26 @@ class WeightlessGemma3Model(Gemma3Model):
     def rebound(self, factors: tuple[LayerFactors, ...]) -> Iterator[None]:
         """Runs the same compiled graph with other factors inside the block."""
         kept = self._models
-        specs = {GraphRole.DECODER: self._spec(factors)}
+        specs = {GraphRole.DECODER: self._spec({**self._bound, **self._packed(factors)})}
         self._models = init_graphs(self._session, self.compiled_artifacts, specs)
         try:
             yield
         finally:
             self._models = kept
+            # So that nothing keeps the other factors while the model is timed.
+            self.network.load_state_dict(self._bound, weight_alignment=1, strict=True)
 
-    def _spec(self, factors: tuple[LayerFactors, ...]) -> GraphSpec:
+    def _packed(self, factors: tuple[LayerFactors, ...]) -> dict[str, WeightData]:
+        packed = pack(self.network, factors)
+        return {name: self._placed(name, value) for name, value in packed.items()}
+
+    def _placed(self, name: str, value: Array) -> WeightData:
+        return placed_weight(value, name, self._dtype_of(name))
+
+    def _spec(self, state: Mapping[str, WeightData]) -> GraphSpec:
+        """Makes ``state`` the network's weights and describes the graph over them."""
         network = self.network
-        state = {**self._rest, **pack(network, factors)}
-        network.load_state_dict(
-            {
-                name: placed_weight(value, name, self._dtype_of(name))
-                for name, value in state.items()
-            },
-            weight_alignment=1,
-            strict=True,
-        )
+        network.load_state_dict(state, weight_alignment=1, strict=True)
         extensions = []
         if network.scheme.path is Path.CUSTOM_OP:
             # Imported here: other paths need no Mojo compiler.
@@ -130,5 +134,5 @@ def pack(network: WeightlessGemma3, factors: tuple[LayerFactors, ...]) -> Mappin
         for band in range(scheme.banding.groups):
             first = factors[scheme.banding.layers(band)[0]]
             for bundle, projections in scheme.bundles.items():
-                state[f"bands.{band}.{bundle}"] = np.concatenate([first[p].w0 for p in projections])
+                state[f"bands.{band}.{bundle}"] = stacked_w0([first[p] for p in projections])
     return state

@@ -36,8 +36,9 @@ class WeightlessGemma3Config(Gemma3Config):
 
     @property
     def selection(self) -> Selection:
-        """The path of these switches on this machine's accelerator."""
-        return select_path(self.settings, accelerator_api())
+        """The path of these switches on the model's device."""
+        api = "cpu" if self.devices[0].is_cpu() else accelerator_api()
+        return select_path(self.settings, api)
 
     @property
     def scheme(self) -> Scheme:

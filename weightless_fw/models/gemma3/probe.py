@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import Any
 
 import numpy as np
@@ -12,17 +12,31 @@ from max.dtype import DType
 
 from weightless_fw.core.bytes_per_token import kv_bytes, weight_terms
 from weightless_fw.core.checkpoint import Checkpoint
+from weightless_fw.core.custom_op import OP_NAME
 from weightless_fw.core.factors import Array
+from weightless_fw.core.select import Path
 from weightless_fw.models.gemma3.model import WeightlessGemma3Model
 from weightless_fw.models.gemma3.model_config import WeightlessGemma3Config
 from weightless_fw.models.gemma3.reference import ReferenceModel, logits
-from weightless_fw.models.gemma3.scheme import LayerFactors, dimensions_of, perturb_model
+from weightless_fw.models.gemma3.scheme import (
+    PROJECTIONS,
+    LayerFactors,
+    dimensions_of,
+    factorize_model,
+    perturb_model,
+)
 
 TOLERANCE = {DType.float32: 1e-4, DType.bfloat16: 5e-2}
 """Largest logit difference to the reference, relative to the largest logit."""
 
 VISIBLE_EFFECT = 10
 """A perturbation must move the logits by this many tolerances to count as read."""
+
+FILE_PREFIX = "model.layers."
+"""What stands before the layer number in a checkpoint."""
+
+Projection = Callable[[int, str], Array]
+"""(layer, name) -> effective weight [N, K]."""
 
 Generate = Callable[[int], tuple[list[int], Array]]
 """count -> (prompt and generated ids, [count, vocabulary] logits)."""
@@ -73,22 +87,15 @@ def read_facts(model: Any, *, context_tokens: float) -> ArmFacts:
         model: A WeightlessGemma3Model or a native one with ``network``.
         context_tokens: Mean context of the timed decode steps, for the KV term.
     """
-    network = model.network
-    weightless = isinstance(model, WeightlessGemma3Model)
-    config = network.config
+    network, weightless = model.network, isinstance(model, WeightlessGemma3Model)
+    config, facts = network.config, network.facts
     bound = {
-        name: np.from_dlpack(w) if not hasattr(w, "shape") else w
-        for name, w in network.state_dict(auto_initialize=False).items()
+        name: weight if hasattr(weight, "shape") else np.from_dlpack(weight)
+        for name, weight in network.state_dict(auto_initialize=False).items()
     }
     sizes = {name: _nbytes(weight) for name, weight in bound.items()}
-    reads: dict[str, int] = {}
-    if weightless and network.scheme.binds_shared_w0:
-        banding = network.scheme.banding
-        for name in sizes:
-            if name.startswith("bands."):
-                reads[name] = len(banding.layers(int(name.split(".")[1])))
+    terms = weight_terms(sizes, _reads(model, sizes), tied_head=config.tie_word_embeddings)
     d = dimensions_of(config)
-    terms = weight_terms(sizes, reads, tied_head=config.tie_word_embeddings)
     terms["kv"] = kv_bytes(
         attention_types=d.attention_types,
         kv_heads=d.kv_heads,
@@ -97,80 +104,101 @@ def read_facts(model: Any, *, context_tokens: float) -> ArmFacts:
         context_tokens=context_tokens,
         element_bytes=config.dtype.size_in_bytes,
     )
-    facts = network.facts
-    selection = config.selection if weightless else None
+    factors = [f for layer in model.factors for f in layer.values()] if weightless else []
     return ArmFacts(
-        path_ran=str(selection.path) if selection else "native-dense",
-        path_reason=selection.reason if selection else "MAX's own graph",
-        groups_ran=network.scheme.banding.groups if weightless else None,
+        path_ran=path_of(bound, facts.custom_operations),
+        path_reason=config.selection.reason if weightless else "MAX's own graph",
+        groups_ran=_distinct_w0(model.factors) if weightless else None,
         dtype=config.dtype.name,
         graph_ops=facts.operations,
         custom_ops=facts.custom_operations,
         weight_shapes=_shapes(bound),
         resident_bytes=sum(sizes.values()),
         bytes_per_token_terms=terms,
-        zero_factors=not any(f.u.any() for layer in model.factors for f in layer.values())
-        if weightless
-        else None,
+        zero_factors=not any(f.u.any() for f in factors) if weightless else None,
     )
 
 
+def path_of(bound: Iterable[str], custom_operations: Mapping[str, int]) -> str:
+    """The path of a graph, from its custom ops and the names of its bound weights."""
+    last = {name.rpartition(".")[2] for name in bound}
+    if any(name.startswith("language_model.") for name in bound):
+        return "native-dense"
+    if OP_NAME in custom_operations:
+        return str(Path.CUSTOM_OP)
+    return str(Path.GEMM if "up" in last else Path.PRECOMPUTE)
+
+
 def check_arm(
-    model: Any, folder: Path, generate: Generate, prompt_tokens: int, count: int
+    model: Any, folder: FilePath, generate: Generate, prompt_tokens: int, count: int
 ) -> Check:
     """Compares an arm's logits with numpy, as bound and with perturbed factors.
+
+    The reference starts from the checkpoint's file: it shares neither the
+    loader, nor the packing, nor the graph with the arm.
 
     Raises:
         CheckError: A difference exceeds the tolerance, or the perturbation
             does not show in the logits.
     """
     checkpoint = Checkpoint(folder)
-    weights = {name.removeprefix("model."): name for name in checkpoint}
-    network = model.network
-    weightless = isinstance(model, WeightlessGemma3Model)
-    config = network.config
-    tolerance = TOLERANCE[config.dtype]
+    config, tolerance = model.network.config, TOLERANCE[model.network.config.dtype]
+    rest = {
+        name.removeprefix("model."): checkpoint[name] for name in checkpoint if "_proj." not in name
+    }
 
-    def compare(factors: tuple[LayerFactors, ...] | None) -> tuple[float, list[int], Array]:
+    def compare(what: str, projection: Projection) -> tuple[float, list[int], Array]:
         ids, got = generate(count)
-
-        def projection(layer: int, name: str) -> Array:
-            if factors is None:
-                return checkpoint[weights[f"layers.{layer}.{name}.weight"]]
-            return factors[layer][name].effective_weight
-
-        reference = _reference(
-            config, projection, {k: checkpoint[v] for k, v in weights.items() if "_proj." not in k}
-        )
-        want = logits(reference, ids[:-1])[prompt_tokens - 1 :]
-        difference = float(np.abs(got - want).max() / np.abs(want).max())
+        want = logits(_reference(config, projection, rest), ids[:-1])[prompt_tokens - 1 :]
+        difference = _relative(got - want, want)
         if not difference <= tolerance:
-            what = "with perturbed factors " if perturbing else ""
             raise CheckError(
-                f"logits {what}differ from the numpy reference by {difference:.2e} "
+                f"logits{what} differ from the numpy reference by {difference:.2e} "
                 f"of the largest logit, tolerance {tolerance:.0e}"
             )
         return difference, ids, got
 
-    perturbing = False
-    agreement, ids, bound_logits = compare(model.factors if weightless else None)
-    if not weightless:
+    if not isinstance(model, WeightlessGemma3Model):
+        agreement, ids, _ = compare(
+            "", lambda layer, name: checkpoint[f"{FILE_PREFIX}{layer}.{name}.weight"]
+        )
         return Check(agreement, None, None, tolerance, tuple(ids))
-    perturbing = True
-    moved = perturb_model(model.factors, seed=7)
+
+    scheme, layers = model.network.scheme, config.num_hidden_layers
+    factors = factorize_model(checkpoint, scheme, layers, FILE_PREFIX)
+    agreement, ids, bound = compare("", lambda layer, name: factors[layer][name].effective_weight)
+    moved = perturb_model(factors, seed=7)
     with model.rebound(moved):
-        agreement_perturbed, _, moved_logits = compare(moved)
+        perturbed, _, shifted = compare(
+            " with perturbed factors", lambda layer, name: moved[layer][name].effective_weight
+        )
     # The first step alone: later ones follow different tokens.
-    effect = float(np.abs(moved_logits[0] - bound_logits[0]).max() / np.abs(bound_logits[0]).max())
+    effect = _relative(shifted[0] - bound[0], bound[0])
     if effect < VISIBLE_EFFECT * tolerance:
         raise CheckError(f"perturbed factors move the logits by {effect:.2e} only: not read")
-    return Check(agreement, agreement_perturbed, effect, tolerance, tuple(ids))
+    return Check(agreement, perturbed, effect, tolerance, tuple(ids))
+
+
+def _relative(difference: Array, scale: Array) -> float:
+    return float(np.abs(difference).max() / np.abs(scale).max())
+
+
+def _reads(model: Any, names: Iterable[str]) -> dict[str, int]:
+    """How often a step reads a weight: a band's W0 once per layer of the band."""
+    shared = [name for name in names if name.startswith("bands.")]
+    if not shared:
+        return {}
+    banding = model.network.scheme.banding
+    return {name: len(banding.layers(int(name.split(".")[1]))) for name in shared}
+
+
+def _distinct_w0(factors: tuple[LayerFactors, ...]) -> int:
+    """Bands, counted from the W0 arrays that the layers really hold."""
+    return len({id(layer[PROJECTIONS[0]].w0) for layer in factors})
 
 
 def _reference(
-    config: WeightlessGemma3Config,
-    projection: Callable[[int, str], Array],
-    weights: Mapping[str, Array],
+    config: WeightlessGemma3Config, projection: Projection, weights: Mapping[str, Array]
 ) -> ReferenceModel:
     return ReferenceModel(
         dimensions=dimensions_of(config),
@@ -185,9 +213,8 @@ def _reference(
 
 
 def _nbytes(weight: Any) -> int:
-    return int(np.prod(weight.shape)) * int(
-        weight.dtype.itemsize if hasattr(weight.dtype, "itemsize") else weight.dtype.size_in_bytes
-    )
+    item = getattr(weight.dtype, "itemsize", None) or weight.dtype.size_in_bytes
+    return int(np.prod(weight.shape)) * int(item)
 
 
 def _shapes(bound: Mapping[str, Any]) -> dict[str, str]:
