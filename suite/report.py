@@ -151,6 +151,7 @@ def _remarks(rows: Sequence[CaseSummary]) -> Iterator[str]:
     """What a reader of these rows must know, one line each."""
     if all(r.path != ArmPath.NATIVE or r.decode_tok_s is None for r in rows):
         yield NO_NATIVE
+    yield _noise(rows)
     for row in rows:
         if row.reason is not None:
             yield f"{row.label}: {row.status}, {row.reason}"
@@ -159,6 +160,15 @@ def _remarks(rows: Sequence[CaseSummary]) -> Iterator[str]:
     tags = {tag: [r.label for r in rows if tag in r.tags] for row in rows for tag in row.tags}
     for tag, labels in tags.items():
         yield f"{tag}: {', '.join(labels)}"
+
+
+def _noise(rows: Sequence[CaseSummary]) -> str:
+    """The noise floor that the verdicts of these rows used."""
+    floors = {row.noise_floor for row in rows}
+    if None in floors or not floors:
+        return "no noise audit on this machine, so its noise counts as 0; run `make noise-audit`"
+    worst = max(floor for floor in floors if floor is not None)
+    return f"noise floor: native dense differs from itself by up to {100 * worst:.1f} %"
 
 
 def _success(summaries: Sequence[CaseSummary]) -> str:

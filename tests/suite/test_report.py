@@ -157,3 +157,12 @@ def test_a_readme_without_markers_is_left_alone(tmp_path: Path, database: Path, 
 def test_a_missing_readme_is_named(tmp_path: Path, database: Path) -> None:
     with pytest.raises(UserError, match=r"README\.md cannot be read"):
         write_readme(tmp_path / "README.md", database)
+
+
+@pytest.mark.parametrize("render", [table, markdown])
+def test_the_noise_floor_behind_the_verdicts_is_named(
+    render: Any, rows: tuple[CaseSummary, ...]
+) -> None:
+    assert "no noise audit on this machine" in render(rows)
+    audited = [replace(row, noise_floor=0.042) for row in rows]
+    assert "noise floor: native dense differs from itself by up to 4.2 %" in render(audited)
