@@ -24,7 +24,9 @@ def read_provenance(argv: Sequence[str]) -> Provenance:
         argv: The command line; of paths only the last part is kept.
     """
     commit = _git("rev-parse", "HEAD")
-    status = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results.duckdb")
+    # What `make bench` and `make readme` write says nothing about the code.
+    written = (":!results.duckdb", ":!README.md")
+    status = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *written)
     lock = ROOT / "uv.lock"
     return Provenance(
         git_commit=commit,
