@@ -22,7 +22,7 @@ _COLOURS = {
     ArmPath.PRECOMPUTE: "#009E73",
     ArmPath.AUTO: "#CC79A7",
 }
-COLOURS = (*(_COLOURS[path] for path in ArmPath), _COLOURS[ArmPath.NATIVE])
+COLOURS = (*(_COLOURS[path] for path in ArmPath), "#8C6D46")
 """Told apart with any colour vision; each has a contrast of 3:1 on both backgrounds."""
 
 _SHAPES = {
