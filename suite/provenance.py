@@ -51,8 +51,13 @@ def ids_sha256(ids: Sequence[int]) -> str:
 
 def _code_sha256() -> str:
     """Hash of every source that a number can depend on, committed or not."""
+    return sources_sha256(SOURCES)
+
+
+def sources_sha256(folders: Sequence[str]) -> str:
+    """Hash of the names and bytes of the sources in these folders of the project."""
     digest = hashlib.sha256()
-    for folder in SOURCES:
+    for folder in folders:
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in (".py", ".mojo", ".sql", ".yaml"):
                 digest.update(f"{path.relative_to(ROOT)} {path.stat().st_size}\n".encode())

@@ -12,7 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from suite.provenance import sources_sha256
+
 SOURCES = ("weightless_fw", "kernels/ops")
 
 
@@ -43,9 +44,4 @@ def _marker(request: Mapping[str, Any]) -> Path:
 
 @functools.cache
 def _code_hash() -> str:
-    digest = hashlib.sha256(f"{version('max')} {version('mojo')}".encode())
-    for folder in SOURCES:
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in (".py", ".mojo"):
-                digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return f"{version('max')} {version('mojo')} {sources_sha256(SOURCES)}"
