@@ -73,8 +73,8 @@ def perturb(factors: Factors, seed: int) -> Factors:
     """Moves s, U and V visibly and keeps W0, to show that a path reads them."""
     rng = np.random.default_rng(seed)
     n, k = factors.w0.shape
-    rank = factors.u.shape[1]
-    rms = np.float32(np.sqrt(np.mean(np.square(factors.w0, dtype=np.float64))))
+    rank = max(1, factors.rank)
+    rms = np.float32(np.sqrt(np.mean(np.square(factors.dense_w0, dtype=np.float64))))
 
     def noise(*shape: int) -> Array:
         return rng.standard_normal(shape, dtype=np.float32)
@@ -84,8 +84,8 @@ def perturb(factors: Factors, seed: int) -> Factors:
     return Factors(
         w0=factors.w0,
         s=factors.s * (1 + np.float32(0.1) * noise(n)),
-        u=factors.u + scale * noise(n, rank),
-        v=factors.v + scale * noise(k, rank),
+        u=factors.u + scale * noise(n, factors.rank),
+        v=factors.v + scale * noise(k, factors.rank),
     )
 
 

@@ -18,6 +18,8 @@ def linear(x: npt.NDArray[np.floating], factors: Factors) -> npt.NDArray[np.floa
     Returns:
         [T, N], float64.
     """
-    w0, s, u, v = (a.astype(np.float64) for a in (factors.w0, factors.s, factors.u, factors.v))
+    w0, s, u, v = (
+        a.astype(np.float64) for a in (factors.dense_w0, factors.s, factors.u, factors.v)
+    )
     x64 = x.astype(np.float64)
     return s * (x64 @ w0.T) + (x64 @ v) @ u.T
