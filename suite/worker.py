@@ -32,7 +32,8 @@ from weightless_fw.core.factorize import RankError
 from weightless_fw.core.select import select_path
 from weightless_fw.models.gemma3.native_cpu import native_cpu_arch
 from weightless_fw.models.gemma3.probe import check_arm, read_facts
-from weightless_fw.models.gemma3.scheme import Dimensions, resolve_scheme
+from weightless_fw.models.gemma3.scheme import Dimensions
+from weightless_fw.models.scheme import SchemeError, resolve_scheme
 from weightless_fw.settings import Settings, SettingsError
 
 MESSAGE_CHARACTERS = 500
@@ -90,8 +91,8 @@ class Worker:
                 settings = Settings.from_environment(environment)
                 # Whichever path it is: ranks and bands are limited alike.
                 path = select_path(settings, "cpu").path
-                resolve_scheme(settings, path, dimensions)
-            except (SettingsError, BandingError, RankError) as error:
+                resolve_scheme(settings, path, dimensions.layer_kinds)
+            except (SettingsError, BandingError, RankError, SchemeError) as error:
                 return str(error)
             return None
 

@@ -108,7 +108,7 @@ def test_the_custom_op_runs_for_every_projection_and_shares_w0(smoke: Smoke) -> 
     assert arm["groups_ran"] == 1
     assert arm["zero_factors"] is False
     shapes = json.loads(arm["weight_shapes"])
-    assert shapes["bands.mlp.down_proj"] == "64 x 128"
+    assert shapes["bands.mlp.down_proj.w0"] == "64 x 128"
 
 
 def test_one_band_holds_a_quarter_of_the_projections_and_reads_all(smoke: Smoke) -> None:
@@ -227,7 +227,7 @@ def workers_of(folder: Path) -> list[str]:
     ("case", "said"),
     [
         ("{path: gemm, rank: 33}", "rank=33: a 32 x 64 projection takes ranks 1 to 32"),
-        ("{path: gemm, rank: 4, groups: 3}", "groups=3: 4 layers"),
+        ("{path: gemm, rank: 4, groups: 5}", "groups=5: 4 layers"),
     ],
 )
 def test_a_case_that_does_not_fit_the_model_is_refused(

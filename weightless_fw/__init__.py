@@ -1,5 +1,14 @@
 """Weightless layers for MAX: ``max generate --custom-architectures weightless_fw``."""
 
-from weightless_fw.models.gemma3.arch import weightless_gemma3_arch
+from __future__ import annotations
 
-ARCHITECTURES = [weightless_gemma3_arch]
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    # Built when MAX asks: the numpy parts and the commands start without MAX.
+    if name != "ARCHITECTURES":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from weightless_fw.models.gemma3.arch import weightless_gemma3_arch
+
+    return [weightless_gemma3_arch]

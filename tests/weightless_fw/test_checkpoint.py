@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from weightless_fw.core.checkpoint import Checkpoint
+from weightless_fw.core.checkpoint import Checkpoint, CheckpointError
 
 
 def test_float32_and_float16_come_back(tmp_path: Path) -> None:
@@ -33,6 +33,40 @@ def test_another_dtype_is_named(tmp_path: Path) -> None:
     write_raw(tmp_path / "m.safetensors", "I8", bytes(5))
     with pytest.raises(ValueError, match="tensor w has dtype I8"):
         Checkpoint(tmp_path)["w"]
+
+
+def test_bytes_come_back_as_they_are_stored(tmp_path: Path) -> None:
+    write_raw(tmp_path / "m.safetensors", "F8_E4M3", bytes(range(5)))
+    checkpoint = Checkpoint(tmp_path)
+    np.testing.assert_array_equal(checkpoint.raw("w"), np.arange(5, dtype=np.uint8))
+    assert checkpoint.entry("w").nbytes == 5
+    # Asking whether it is there must not try to read it as numbers.
+    assert "w" in checkpoint
+    assert "v" not in checkpoint
+    with pytest.raises(CheckpointError, match="tensor w has dtype F8_E4M3"):
+        checkpoint["w"]
+
+
+def test_a_scalar_keeps_its_shape(tmp_path: Path) -> None:
+    save_file({"w": np.array(2.5, np.float32)}, tmp_path / "m.safetensors")
+    assert Checkpoint(tmp_path)["w"].shape == ()
+    assert float(Checkpoint(tmp_path)["w"]) == 2.5
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 64, b"\x02" + bytes(7) + b"[]"])
+def test_a_damaged_header_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"m\.safetensors: damaged"):
+        Checkpoint(tmp_path)
+
+
+def test_a_file_cut_short_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    save_file({"a": np.zeros(9, np.float32)}, path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match="cut short within tensor a"):
+        Checkpoint(tmp_path)
 
 
 def write_raw(path: Path, dtype: str, data: bytes) -> None:

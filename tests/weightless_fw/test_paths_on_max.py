@@ -36,13 +36,13 @@ CPU_REF = DeviceRef.CPU()
 pytestmark = pytest.mark.slow
 
 LINEARS: dict[str, tuple[type[WeightlessLinear], BundleShape]] = {
-    "precompute": (PrecomputedLinear, BundleShape((40,), WIDTH, 8, shared=False)),
-    "precompute fused": (PrecomputedLinear, BundleShape((24, 16), WIDTH, 4, shared=False)),
-    "gemm": (GemmLinear, BundleShape((40,), WIDTH, 8, shared=False)),
-    "gemm fused": (GemmLinear, BundleShape((24, 16), WIDTH, 4, shared=False)),
-    "gemm fused, shared W0": (GemmLinear, BundleShape((24, 16), WIDTH, 4, shared=True)),
-    "custom op": (CustomOpLinear, BundleShape((40,), WIDTH, 8, shared=False)),
-    "custom op, shared W0": (CustomOpLinear, BundleShape((40,), WIDTH, 8, shared=True)),
+    "precompute": (PrecomputedLinear, BundleShape((40,), WIDTH, (8,), shared=False)),
+    "precompute fused": (PrecomputedLinear, BundleShape((24, 16), WIDTH, (4, 4), shared=False)),
+    "gemm": (GemmLinear, BundleShape((40,), WIDTH, (8,), shared=False)),
+    "gemm fused": (GemmLinear, BundleShape((24, 16), WIDTH, (4, 4), shared=False)),
+    "gemm fused, shared W0": (GemmLinear, BundleShape((24, 16), WIDTH, (4, 4), shared=True)),
+    "custom op": (CustomOpLinear, BundleShape((40,), WIDTH, (8,), shared=False)),
+    "custom op, shared W0": (CustomOpLinear, BundleShape((40,), WIDTH, (8,), shared=True)),
 }
 
 

@@ -1,6 +1,8 @@
+from pathlib import Path
+
 import pytest
 
-from weightless_fw.settings import Settings, SettingsError
+from weightless_fw.settings import Settings, SettingsError, markdown_table
 
 
 def test_an_empty_environment_gives_the_documented_defaults() -> None:
@@ -46,5 +48,11 @@ def test_a_bad_value_is_named_with_its_variable(variable: str, text: str, said: 
 
 def test_contradictory_switches_are_refused() -> None:
     environment = {"WEIGHTLESS_PRECOMPUTE_OUTSIDE": "1", "WEIGHTLESS_GEMM": "0"}
-    with pytest.raises(SettingsError, match="must be unset"):
+    with pytest.raises(SettingsError, match="unset one of them"):
         Settings.from_environment(environment)
+
+
+def test_the_documentation_holds_the_table_of_the_switches() -> None:
+    """docs/runtime-configuration.md must say what the code reads."""
+    page = (Path(__file__).parents[2] / "docs" / "runtime-configuration.md").read_text()
+    assert markdown_table() in page

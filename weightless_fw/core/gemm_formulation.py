@@ -8,17 +8,21 @@ matrix of its own (a copy beside each layer's V would undo the sharing).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from max.dtype import DType
 from max.graph import DeviceRef, TensorValue, ops
 
-from weightless_fw.core.factors import Array, Factors
+from weightless_fw.core.factors import Factors
 from weightless_fw.core.weightless_linear import (
+    W0,
     BundleShape,
+    Packed,
     WeightlessLinear,
+    block_diagonal_u,
     stacked_scale,
+    stacked_v_t,
 )
 
 ALIGN_BYTES = 128
@@ -31,41 +35,52 @@ def padded(count: int, dtype: DType) -> int:
 
 
 class GemmLinear(WeightlessLinear):
-    """Two stock matmuls (three where W0 is shared) and a float32 combine."""
+    """Two stock matmuls (three where W0 is shared) and a combine.
 
-    def __init__(self, shape: BundleShape, dtype: DType, device: DeviceRef) -> None:
+    The matmuls run in the dtype of x. The combine is in float32, or in
+    bfloat16 where ``combine_dtype`` says so, and ends in the dtype of x.
+    """
+
+    def __init__(
+        self,
+        shape: BundleShape,
+        dtype: DType,
+        device: DeviceRef,
+        combine_dtype: DType = DType.float32,
+    ) -> None:
         super().__init__(shape, dtype, device)
-        self.down_rows = shape.rank * len(shape.outs)
-        first = self.down_rows if shape.shared else shape.out + self.down_rows
-        self.rows = padded(first, dtype)
+        self.combine_dtype = combine_dtype
         self.first_name = "v_t" if shape.shared else "w0_v_t"
-        self.first = self._weight(self.first_name, self.rows, shape.width)
+        self.rows = padded(shape.rank if shape.shared else shape.out + shape.rank, dtype)
+        if self.rows:
+            self.first = self._weight(self.first_name, self.rows, shape.width)
         self.scale = self._weight("scale", shape.out, dtype=DType.float32)
-        self.up = self._weight("up", shape.out, self.down_rows)
+        if shape.rank:
+            self.up = self._weight("up", shape.out, shape.rank)
 
-    def __call__(self, x: TensorValue, w0: TensorValue | None) -> TensorValue:
-        # The matmuls run in the dtype of x; only the combine is in float32.
-        both = x @ self.first.T
+    def __call__(self, x: TensorValue, w0: W0 | None) -> TensorValue:
+        out, rank = self.shape.out, self.shape.rank
         if self.shape.shared:
             assert w0 is not None
-            base, down = x @ w0.T, both[:, : self.down_rows]
+            base = x @ w0[0].T
+            down = (x @ self.first.T)[:, :rank] if rank else None
         else:
-            base = both[:, : self.shape.out]
-            down = both[:, self.shape.out : self.shape.out + self.down_rows]
-        delta = down @ self.up.T
-        y = ops.cast(base, DType.float32) * self.scale + ops.cast(delta, DType.float32)
+            both = x @ self.first.T
+            base, down = both[:, :out], both[:, out : out + rank]
+        y = ops.cast(base, self.combine_dtype) * ops.cast(self.scale, self.combine_dtype)
+        if rank:
+            assert down is not None
+            y += ops.cast(down @ self.up.T, self.combine_dtype)
         return ops.cast(y, x.dtype)
 
-    def pack(self, factors: Sequence[Factors]) -> Mapping[str, Array]:
-        width, rank = self.shape.width, self.shape.rank
-        parts = [f.v.T for f in factors]
-        if not self.shape.shared:
-            parts = [f.w0 for f in factors] + parts
-        used = sum(len(p) for p in parts)
-        first = np.concatenate([*parts, np.zeros((self.rows - used, width), np.float32)])
-        up = np.zeros((self.shape.out, self.down_rows), np.float32)
-        row = 0
-        for i, f in enumerate(factors):
-            up[row : row + len(f.u), i * rank : (i + 1) * rank] = f.u
-            row += len(f.u)
-        return {self.first_name: first, "scale": stacked_scale(factors), "up": up}
+    def pack(self, factors: Sequence[Factors]) -> Packed:
+        parts = [] if self.shape.shared else [f.dense_w0 for f in factors]
+        parts.append(stacked_v_t(factors))
+        padding = self.rows - sum(len(p) for p in parts)
+        parts.append(np.zeros((padding, self.shape.width), np.float32))
+        packed = {"scale": stacked_scale(factors)}
+        if self.rows:
+            packed[self.first_name] = np.concatenate(parts)
+        if self.shape.rank:
+            packed["up"] = block_diagonal_u(factors)
+        return packed

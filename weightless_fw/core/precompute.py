@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from max.dtype import DType
 from max.graph import DeviceRef, TensorValue
 
-from weightless_fw.core.factors import Array, Factors
-from weightless_fw.core.weightless_linear import BundleShape, WeightlessLinear
+from weightless_fw.core.factors import Factors
+from weightless_fw.core.weightless_linear import W0, BundleShape, Packed, WeightlessLinear
 
 
 class PrecomputedLinear(WeightlessLinear):
@@ -19,8 +19,8 @@ class PrecomputedLinear(WeightlessLinear):
         super().__init__(shape, dtype, device)
         self.weight = self._weight("weight", shape.out, shape.width)
 
-    def __call__(self, x: TensorValue, w0: TensorValue | None) -> TensorValue:
+    def __call__(self, x: TensorValue, w0: W0 | None) -> TensorValue:
         return x @ self.weight.T
 
-    def pack(self, factors: Sequence[Factors]) -> Mapping[str, Array]:
+    def pack(self, factors: Sequence[Factors]) -> Packed:
         return {"weight": np.concatenate([f.effective_weight for f in factors])}

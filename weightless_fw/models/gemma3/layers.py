@@ -3,104 +3,47 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from max.dtype import DType
 from max.graph import DeviceRef, TensorValue, ops
-from max.nn.activation import activation_function_from_name
 from max.nn.attention import MHAMaskVariant
 from max.nn.kernels import flash_attention_ragged, rope_split_store_ragged
 from max.nn.kv_cache import KVCacheParams, PagedCacheValues
 from max.nn.layer import Module
 from max.pipelines.architectures.gemma3.layers.rms_norm import Gemma3RMSNorm
 
-from weightless_fw.core.custom_op import CustomOpLinear
-from weightless_fw.core.gemm_formulation import GemmLinear
-from weightless_fw.core.precompute import PrecomputedLinear
-from weightless_fw.core.select import Path
-from weightless_fw.core.weightless_linear import BundleShape, WeightlessLinear
-from weightless_fw.models.gemma3.scheme import BUNDLES, Dimensions, Scheme
-
-_LINEARS: Mapping[Path, type[WeightlessLinear]] = {
-    Path.CUSTOM_OP: CustomOpLinear,
-    Path.GEMM: GemmLinear,
-    Path.PRECOMPUTE: PrecomputedLinear,
-}
+from weightless_fw.models.gemma3.scheme import Dimensions
+from weightless_fw.models.projections import (
+    BandW0,
+    Projections,
+    ProjectionSpec,
+    WeightlessMLP,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerSpec:
     """What the layers of one attention type have in common."""
 
+    projections: ProjectionSpec
     dimensions: Dimensions
-    scheme: Scheme
     is_sliding: bool
     kv_params: KVCacheParams
     sliding_window: int
     rms_norm_eps: float
     activation: str
-    dtype: DType
-    device: DeviceRef
 
-
-class Projections(Module):
-    """The bundles of one half of a layer (``self_attn`` or ``mlp``).
-
-    Attribute names follow the checkpoint, so that weights are found under
-    ``self_attn.qkv_proj`` whether fused or not.
-    """
-
-    def __init__(self, spec: LayerSpec, half: str) -> None:
-        super().__init__()
-        linear = _LINEARS[spec.scheme.path]
-        self.names: list[str] = []
-        for bundle, projections in spec.scheme.bundles.items():
-            owner, _, name = bundle.partition(".")
-            if owner != half:
-                continue
-            sizes = [spec.dimensions.projection(p) for p in projections]
-            shape = BundleShape(
-                outs=tuple(n for n, _ in sizes),
-                width=sizes[0][1],
-                rank=spec.scheme.rank,
-                shared=spec.scheme.binds_shared_w0,
-            )
-            setattr(self, name, linear(shape, spec.dtype, spec.device))
-            self.names.append(name)
-        self.half = half
-
-    def project(
-        self, x: TensorValue, fused: str, w0: Mapping[str, TensorValue]
-    ) -> list[TensorValue]:
-        """Applies the projections of ``fused``, in one matrix where it is fused.
-
-        Args:
-            x: [T, K].
-            fused: The bundle's name in ``BUNDLES``.
-            w0: The band's W0 by bundle; empty where layers hold their own.
-
-        Returns:
-            One [T, N] per projection, in the order of ``BUNDLES``.
-        """
-
-        def run(name: str) -> TensorValue:
-            linear: WeightlessLinear = getattr(self, name)
-            return linear(x, w0.get(f"{self.half}.{name}"))
-
-        own = fused.partition(".")[2]
-        if own not in self.names:
-            return [run(p.partition(".")[2]) for p in BUNDLES[fused]]
-        outs = getattr(self, own).shape.outs
-        return [run(own)] if len(outs) == 1 else ops.split(run(own), list(outs), axis=-1)
+    @property
+    def device(self) -> DeviceRef:
+        return self.projections.device
 
 
 class WeightlessAttention(Projections):
     """Attention as in stock Gemma 3: head norms, rotary embedding, paged cache."""
 
     def __init__(self, spec: LayerSpec) -> None:
-        super().__init__(spec, "self_attn")
+        super().__init__(spec.projections, "self_attn")
         self.spec = spec
         norm_dtype = DType.float32 if spec.device.is_cpu() else DType.bfloat16
         head_dim = spec.dimensions.head_dim
@@ -114,7 +57,7 @@ class WeightlessAttention(Projections):
         kv: PagedCacheValues,
         row_offsets: TensorValue,
         freqs_cis: TensorValue,
-        w0: Mapping[str, TensorValue],
+        w0: BandW0,
     ) -> TensorValue:
         spec, d = self.spec, self.spec.dimensions
         q_dim, kv_dim = d.heads * d.head_dim, d.kv_heads * d.head_dim
@@ -148,19 +91,6 @@ class WeightlessAttention(Projections):
         return y
 
 
-class WeightlessMLP(Projections):
-    """down(activation(gate(x)) * up(x))."""
-
-    def __init__(self, spec: LayerSpec) -> None:
-        super().__init__(spec, "mlp")
-        self.activation = activation_function_from_name(spec.activation)
-
-    def __call__(self, x: TensorValue, w0: Mapping[str, TensorValue]) -> TensorValue:
-        gate, up = self.project(x, "mlp.gate_up_proj", w0)
-        (y,) = self.project(self.activation(gate) * up, "mlp.down_proj", w0)
-        return y
-
-
 class WeightlessBlock(Module):
     """Norm, attention, norm, residual; norm, MLP, norm, residual."""
 
@@ -172,7 +102,7 @@ class WeightlessBlock(Module):
             return Gemma3RMSNorm(spec.dimensions.hidden, norm_dtype, spec.rms_norm_eps)
 
         self.self_attn = WeightlessAttention(spec)
-        self.mlp = WeightlessMLP(spec)
+        self.mlp = WeightlessMLP(spec.projections, spec.activation)
         self.input_layernorm = norm()
         self.post_attention_layernorm = norm()
         self.pre_feedforward_layernorm = norm()
@@ -185,7 +115,7 @@ class WeightlessBlock(Module):
         kv: PagedCacheValues,
         row_offsets: TensorValue,
         freqs_cis: TensorValue,
-        w0: dict[str, Any],
+        w0: BandW0,
     ) -> TensorValue:
         attention = self.self_attn(
             self.input_layernorm(h), layer_idx, kv, row_offsets, freqs_cis, w0

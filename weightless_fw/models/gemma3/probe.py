@@ -10,24 +10,29 @@ from typing import Any
 import numpy as np
 from max.dtype import DType
 
+from weightless_fw.compress.read import is_compressed, load_compressed
 from weightless_fw.core.bytes_per_token import kv_bytes, weight_terms
 from weightless_fw.core.checkpoint import Checkpoint
-from weightless_fw.core.custom_op import OP_NAME
 from weightless_fw.core.factors import Array
+from weightless_fw.core.graph_ops import OP_NAME
 from weightless_fw.core.select import Path
 from weightless_fw.models.gemma3.model import WeightlessGemma3Model
 from weightless_fw.models.gemma3.model_config import WeightlessGemma3Config
 from weightless_fw.models.gemma3.reference import ReferenceModel, logits
-from weightless_fw.models.gemma3.scheme import (
-    PROJECTIONS,
+from weightless_fw.models.gemma3.scheme import dimensions_of
+from weightless_fw.models.scheme import (
+    BUNDLES,
     LayerFactors,
-    dimensions_of,
+    Scheme,
     factorize_model,
     perturb_model,
 )
 
 TOLERANCE = {DType.float32: 1e-4, DType.bfloat16: 5e-2}
 """Largest logit difference to the reference, relative to the largest logit."""
+
+BF16_COMBINE_TOLERANCE = 2e-2
+"""The same where a float32 model scales and adds in bfloat16, 8 bits of mantissa."""
 
 VISIBLE_EFFECT = 10
 """A perturbation must move the logits by this many tolerances to count as read."""
@@ -104,18 +109,17 @@ def read_facts(model: Any, *, context_tokens: float) -> ArmFacts:
         context_tokens=context_tokens,
         element_bytes=config.dtype.size_in_bytes,
     )
-    factors = [f for layer in model.factors for f in layer.values()] if weightless else []
     return ArmFacts(
         path_ran=path_of(bound, facts.custom_operations),
         path_reason=config.selection.reason if weightless else "MAX's own graph",
-        groups_ran=_distinct_w0(model.factors) if weightless else None,
+        groups_ran=_groups(network.scheme, bound) if weightless else None,
         dtype=config.dtype.name,
         graph_ops=facts.operations,
         custom_ops=facts.custom_operations,
         weight_shapes=_shapes(bound),
         resident_bytes=sum(sizes.values()),
         bytes_per_token_terms=terms,
-        zero_factors=not any(f.u.any() for f in factors) if weightless else None,
+        zero_factors=model.bound.zero_factors if weightless else None,
     )
 
 
@@ -142,7 +146,10 @@ def check_arm(
             does not show in the logits.
     """
     checkpoint = Checkpoint(folder)
-    config, tolerance = model.network.config, TOLERANCE[model.network.config.dtype]
+    config = model.network.config
+    tolerance = TOLERANCE[config.dtype]
+    if isinstance(model, WeightlessGemma3Model) and model.network.scheme.bf16_combine:
+        tolerance = max(tolerance, BF16_COMBINE_TOLERANCE)
     rest = {
         name.removeprefix("model."): checkpoint[name] for name in checkpoint if "_proj." not in name
     }
@@ -164,8 +171,11 @@ def check_arm(
         )
         return Check(agreement, None, None, tolerance, tuple(ids))
 
-    scheme, layers = model.network.scheme, config.num_hidden_layers
-    factors = factorize_model(checkpoint, scheme, layers, FILE_PREFIX)
+    scheme = model.network.scheme
+    if is_compressed(folder):
+        factors: tuple[LayerFactors, ...] = load_compressed(folder).layers
+    else:
+        factors = factorize_model(checkpoint, scheme, FILE_PREFIX)
     agreement, ids, bound = compare("", lambda layer, name: factors[layer][name].effective_weight)
     moved = perturb_model(factors, seed=7)
     with model.rebound(moved):
@@ -185,16 +195,28 @@ def _relative(difference: Array, scale: Array) -> float:
 
 def _reads(model: Any, names: Iterable[str]) -> dict[str, int]:
     """How often a step reads a weight: a band's W0 once per layer of the band."""
-    shared = [name for name in names if name.startswith("bands.")]
-    if not shared:
-        return {}
-    banding = model.network.scheme.banding
-    return {name: len(banding.layers(int(name.split(".")[1]))) for name in shared}
+    reads = {}
+    for name in names:
+        if name.startswith("bands."):
+            _, band, bundle, _ = _band_parts(name)
+            scheme = model.network.scheme
+            reads[name] = len(scheme.layers(BUNDLES.get(bundle, (bundle,))[0], band))
+    return reads
 
 
-def _distinct_w0(factors: tuple[LayerFactors, ...]) -> int:
-    """Bands, counted from the W0 arrays that the layers really hold."""
-    return len({id(layer[PROJECTIONS[0]].w0) for layer in factors})
+def _band_parts(name: str) -> tuple[str, int, str, str]:
+    """("bands", band, bundle, weight) of a bound name."""
+    head, band, rest = name.split(".", 2)
+    bundle, _, weight = rest.rpartition(".")
+    return head, int(band), bundle, weight
+
+
+def _groups(scheme: Scheme, bound: Iterable[str]) -> int:
+    """Bands, counted from the W0 that the graph really binds; W_eff keeps none."""
+    bands = {_band_parts(name)[1] for name in bound if name.startswith("bands.")}
+    if bands or scheme.path is not Path.PRECOMPUTE:
+        return len(bands) or len(scheme.kinds.attention_types)
+    return max(banding.groups for banding in scheme.bands.values())
 
 
 def _reference(

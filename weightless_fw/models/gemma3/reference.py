@@ -33,24 +33,47 @@ class ReferenceModel:
     sliding_window: int
 
 
+Observe = Callable[[int, str, Array], None]
+"""Called with (layer, name of the fused projections, their input [T, K])."""
+
+
 def logits(model: ReferenceModel, tokens: Sequence[int]) -> Array:
     """Returns [T, vocabulary] float32 logits for ``tokens``."""
-    d = model.dimensions
-    embedding = model.weights["embed_tokens.weight"]
-    h = embedding[list(tokens)] * np.float32(np.sqrt(d.hidden))
-    for layer in range(d.layers):
-        h = h + _normed(
-            model,
-            f"layers.{layer}.post_attention_layernorm",
-            _attention(model, layer, _normed(model, f"layers.{layer}.input_layernorm", h)),
-        )
-        x = _normed(model, f"layers.{layer}.pre_feedforward_layernorm", h)
-        gate = _gelu_tanh(x @ model.projection(layer, "mlp.gate_proj").T)
-        up = x @ model.projection(layer, "mlp.up_proj").T
-        down = (gate * up) @ model.projection(layer, "mlp.down_proj").T
-        h = h + _normed(model, f"layers.{layer}.post_feedforward_layernorm", down)
-    head = model.weights.get("lm_head.weight", embedding)
+    h = embedded(model, tokens)
+    for layer in range(model.dimensions.layers):
+        h = layer_output(model, layer, h)
+    head = model.weights.get("lm_head.weight", model.weights["embed_tokens.weight"])
     return _normed(model, "norm", h) @ head.T
+
+
+def embedded(model: ReferenceModel, tokens: Sequence[int]) -> Array:
+    """[T, hidden]: what enters the first layer."""
+    embedding = model.weights["embed_tokens.weight"]
+    return embedding[list(tokens)] * np.float32(np.sqrt(model.dimensions.hidden))
+
+
+def layer_output(
+    model: ReferenceModel, layer: int, h: Array, observe: Observe | None = None
+) -> Array:
+    """[T, hidden]: one layer applied to the hidden states of one sequence.
+
+    Args:
+        model: The weights.
+        layer: Which layer.
+        h: [T, hidden].
+        observe: Sees the input of every projection.
+    """
+    x = _normed(model, f"layers.{layer}.input_layernorm", h)
+    attention = _attention(model, layer, x, observe)
+    h = h + _normed(model, f"layers.{layer}.post_attention_layernorm", attention)
+    x = _normed(model, f"layers.{layer}.pre_feedforward_layernorm", h)
+    gate = _gelu_tanh(x @ model.projection(layer, "mlp.gate_proj").T)
+    product = gate * (x @ model.projection(layer, "mlp.up_proj").T)
+    if observe:
+        observe(layer, "mlp.gate_up_proj", x)
+        observe(layer, "mlp.down_proj", product)
+    down = product @ model.projection(layer, "mlp.down_proj").T
+    return h + _normed(model, f"layers.{layer}.post_feedforward_layernorm", down)
 
 
 def _normed(model: ReferenceModel, name: str, x: Array) -> Array:
@@ -65,7 +88,9 @@ def _gelu_tanh(x: Array) -> Array:
     return np.float32(0.5) * x * (1 + np.tanh(inner))
 
 
-def _attention(model: ReferenceModel, layer: int, x: Array) -> Array:
+def _attention(
+    model: ReferenceModel, layer: int, x: Array, observe: Observe | None = None
+) -> Array:
     d = model.dimensions
     sliding = d.attention_types[layer] == "sliding_attention"
     prefix = f"layers.{layer}.self_attn"
@@ -91,7 +116,11 @@ def _attention(model: ReferenceModel, layer: int, x: Array) -> Array:
         scores = np.where(visible, scores, np.float32(-np.inf))
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         out[:, head] = weights / weights.sum(axis=-1, keepdims=True) @ v[:, kv]
-    return out.reshape(len(x), -1) @ model.projection(layer, "self_attn.o_proj").T
+    y = out.reshape(len(x), -1)
+    if observe:
+        observe(layer, "self_attn.qkv_proj", x)
+        observe(layer, "self_attn.o_proj", y)
+    return y @ model.projection(layer, "self_attn.o_proj").T
 
 
 def _rotate(x: Array, theta: float, factor: float) -> Array:

@@ -7,7 +7,7 @@ weights differ by the prefix of their names, a shared W0 comes as an argument.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from max import tree
@@ -24,26 +24,15 @@ from max.pipelines.lib.interfaces.batch_processor import ragged_batch_inputs
 from weightless_fw.core.graph_facts import GraphFacts, read_graph
 from weightless_fw.models.gemma3.layers import LayerSpec, WeightlessBlock
 from weightless_fw.models.gemma3.model_config import WeightlessGemma3Config
-from weightless_fw.models.gemma3.scheme import Scheme
+from weightless_fw.models.projections import (
+    Projections,
+    ProjectionSpec,
+    band_w0,
+    shared_bands,
+)
+from weightless_fw.models.scheme import Scheme
 
 SLIDING, FULL = "sliding_attention", "full_attention"
-
-
-class SharedW0(Module):
-    """The W0 of every bundle of one band."""
-
-    def __init__(self, spec: LayerSpec) -> None:
-        super().__init__()
-        self.weights: dict[str, Weight] = {}
-        for bundle, projections in spec.scheme.bundles.items():
-            sizes = [spec.dimensions.projection(p) for p in projections]
-            dims = [sum(n for n, _ in sizes), sizes[0][1]]
-            weight = Weight(bundle, spec.dtype, dims, device=spec.device)
-            setattr(self, bundle.replace(".", "_"), weight)
-            self.weights[bundle] = weight
-
-    def __call__(self) -> dict[str, TensorValue]:
-        return {bundle: TensorValue(weight) for bundle, weight in self.weights.items()}
 
 
 class WeightlessGemma3(Module):
@@ -57,8 +46,8 @@ class WeightlessGemma3(Module):
         self.config = config
         self.device: DeviceRef = config.devices[0]
         self.scheme: Scheme = config.scheme
-        specs = {kind: _layer_spec(config, kind) for kind in (SLIDING, FULL)}
         kinds = config.dimensions.attention_types
+        specs = {kind: _layer_spec(config, kind) for kind in dict.fromkeys(kinds)}
         self.embedding = Weight(
             "embed_tokens.weight",
             config.dtype,
@@ -76,13 +65,18 @@ class WeightlessGemma3(Module):
                 [config.vocab_size, config.hidden_size],
                 device=self.device,
             )
-        if self.scheme.binds_shared_w0:
-            spec = specs[kinds[0]]
-            self.bands = LayerList([SharedW0(spec) for _ in range(self.scheme.banding.groups)])
+        self.bands = LayerList(shared_bands({k: s.projections for k, s in specs.items()}))
         self.rope = {
             SLIDING: _rotary(config, config.rope_local_base_freq, scaled=False),
             FULL: _rotary(config, config.rope_theta, scaled=True),
         }
+
+    @property
+    def halves(self) -> Iterator[tuple[Projections, Projections]]:
+        """(attention, MLP) of every layer, in order."""
+        for block in self.layers:
+            assert isinstance(block, WeightlessBlock)
+            yield block.self_attn, block.mlp
 
     def input_tree(self) -> OrderedDict[str, object]:
         """Tokens, number of logits, row offsets and the paged caches."""
@@ -143,14 +137,14 @@ class WeightlessGemma3(Module):
         caches: Mapping[str, PagedCacheValues],
     ) -> TensorValue:
         freqs = {k: ops.cast(r.freqs_cis, h.dtype).to(h.device) for k, r in self.rope.items()}
-        shared = [band() for band in self.bands] if self.scheme.binds_shared_w0 else []
+        shared = [band() for band in self.bands]
         bodies: dict[str, Graph] = {}
         seen = dict.fromkeys(caches, 0)
         for index, kind in enumerate(self.config.dimensions.attention_types):
             # The cache of each attention type counts its own layers.
             cache_index = ops.constant(seen[kind], DType.uint32, device=DeviceRef.CPU())
             seen[kind] += 1
-            w0 = shared[self.scheme.banding.band_of[index]] if shared else {}
+            w0 = band_w0(self.scheme, shared, index)
             inputs = [h, cache_index, caches[kind], row_offsets, freqs[kind], w0]
             prefix = f"layers.{index}."
             if kind not in bodies:
@@ -165,15 +159,15 @@ def _layer_spec(config: WeightlessGemma3Config, kind: str) -> LayerSpec:
     kv_params = config.kv_params.children[kind]
     assert isinstance(kv_params, KVCacheParams)
     return LayerSpec(
+        projections=ProjectionSpec(
+            scheme=config.scheme, kind=kind, dtype=config.dtype, device=config.devices[0]
+        ),
         dimensions=config.dimensions,
-        scheme=config.scheme,
         is_sliding=kind == SLIDING,
         kv_params=kv_params,
         sliding_window=config.sliding_window,
         rms_norm_eps=config.rms_norm_eps,
         activation=config.hidden_activation,
-        dtype=config.dtype,
-        device=config.devices[0],
     )
 
 

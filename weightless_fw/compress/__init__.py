@@ -1,0 +1,1 @@
+"""From a dense checkpoint to a compressed one, and back into numpy."""
