@@ -268,3 +268,43 @@ def test_run_max_is_max_with_the_architecture(smoke: Smoke) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "weightless path: gemm (WEIGHTLESS_GEMM=1)" in done.stderr + done.stdout
+
+
+def test_a_compressed_checkpoint_runs_and_agrees(smoke: Smoke, tmp_path: Path) -> None:
+    """Dense folder in, NVFP4 with a rank-4 residual out, and MAX's logits are numpy's of it.
+
+    The factors have the shapes of the smoke plan's GEMM case, so its graph is reused.
+    """
+    dense = default_cache_dir() / "models" / "synthetic-gemma-3-tiny"
+    out = tmp_path / "compressed"
+    words = ["compress", str(dense), "--rank", "4", "--quant", "nvfp4", "--method", "svd"]
+    done = run([sys.executable, "-m", "weightless_fw", *words, "--out", str(out)])
+    assert done.returncode == 0, done.stderr
+    request = {
+        "op": "load",
+        "arm": "measured",
+        "path": "gemm",
+        "environment": {"WEIGHTLESS_GEMM": "1"},
+        "folder": str(out),
+        "device": "cpu",
+        "capture": False,
+        "max_length": 256,
+        "probe_ids": [2, 5, 9, 11],
+        "context_tokens": 8.0,
+    }
+    worker = subprocess.run(
+        [sys.executable, "-m", "suite.worker"],
+        input=json.dumps(request) + "\n",
+        cwd=ROOT,
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    answer = json.loads(worker.stdout)
+    assert answer["ok"], answer.get("message")
+    assert answer["agreement"] < 1e-5
+    assert answer["agreement_perturbed"] < 1e-5
+    assert answer["zero_factors"] is False
+    assert answer["groups_ran"] == 4
