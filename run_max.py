@@ -19,4 +19,11 @@ if __name__ == "__main__":
     package = str(Path(__file__).parent / "weightless_fw")
     if COMMANDS & set(sys.argv[1:2]) and not any(a.startswith(OPTION) for a in sys.argv):
         sys.argv += [OPTION, package]
-    main()
+    try:
+        main()
+    except ValueError as error:
+        # A switch or a checkpoint that cannot be: the message says what to do.
+        if not type(error).__module__.startswith("weightless_fw."):
+            raise
+        print(f"run_max: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -308,3 +308,12 @@ def test_a_compressed_checkpoint_runs_and_agrees(smoke: Smoke, tmp_path: Path) -
     assert answer["agreement_perturbed"] < 1e-5
     assert answer["zero_factors"] is False
     assert answer["groups_ran"] == 4
+
+
+def test_a_wrong_switch_is_one_line_of_run_max(smoke: Smoke) -> None:
+    folder = default_cache_dir() / "models" / "synthetic-gemma-3-tiny"
+    words = ["generate", "--model", str(folder), "--devices", "cpu", "--prompt", "x"]
+    done = run([sys.executable, "run_max.py", *words], WEIGHTLESS_GEMM="maybe")
+    assert done.returncode == 2
+    assert "run_max: WEIGHTLESS_GEMM=maybe: must be one of 1, true" in done.stderr
+    assert "Traceback" not in done.stderr
