@@ -51,10 +51,10 @@ def factors_of(shape: BundleShape, seed: int) -> tuple[Factors, ...]:
     rng = np.random.default_rng(seed)
     return tuple(
         perturb(
-            pass_through(rng.standard_normal((n, shape.width), np.float32), shape.rank, seed + i),
+            pass_through(rng.standard_normal((n, shape.width), np.float32), rank, seed + i),
             seed + i,
         )
-        for i, n in enumerate(shape.outs)
+        for i, (n, rank) in enumerate(zip(shape.outs, shape.ranks, strict=True))
     )
 
 
@@ -68,7 +68,7 @@ class AllPaths(Module):
     def __call__(self, x: TensorValue, w0: list[TensorValue]) -> list[TensorValue]:
         remaining = iter(w0)
         return [
-            linear(x, next(remaining) if shape.shared else None)
+            linear(x, (next(remaining),) if shape.shared else None)
             for linear, (_, shape) in zip(self.linears, LINEARS.values(), strict=True)
         ]
 
